@@ -3,10 +3,10 @@
 import os
 import sys
 
-from arpo.host.environment import settle
+from arpo.host.environment import set_up_process
 
 if __name__ == "__main__":
-    settle()
+    set_up_process()
 
 # before torch is imported: two OpenMP pools on the same cores run ten times slower than one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -3,10 +3,10 @@
 import os
 import sys
 
-from arpo.host.environment import settle
+from arpo.host.environment import set_up_process
 
 if __name__ == "__main__":
-    settle()
+    set_up_process()
 
 # before torch is imported: two OpenMP pools on the same cores run ten times slower than one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,7 +16,6 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM's kernels warn of 
 import hydra
 from omegaconf import DictConfig
 
-from arpo.apps.plan.fit import check_memory
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_choices, check_training
 from arpo.run.entry import explained, start
@@ -31,7 +30,6 @@ def main(cfg: DictConfig) -> None:
     with explained(cfg):
         write_source(cfg, check_choices)
         check_training(cfg)
-        check_memory(cfg)
         from arpo.run.train import train  # after the check, because it imports torch and Lightning
 
         if code := train(cfg):

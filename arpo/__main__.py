@@ -1,4 +1,4 @@
-"""List of what a person can do here: `python -m arpo`, and the commands that are words of it."""
+"""List of what a person can do here: `python -m arpo`, and its commands."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from arpo.host.environment import settle
+from arpo.host.environment import set_up_process
 
 COMMANDS = {
     "train": ("python train.py experiment=arpo_miniwob", "Train a policy; conf/experiment/ has all experiments."),
@@ -52,7 +52,6 @@ COMMANDS = {
         "python -m arpo tasks osworld",
         "Show what OSWorld's tasks need and what is here; `tasks fetch` downloads their files beforehand.",
     ),
-    "watch": ("python -m arpo watch", "Watch the desktops that run on this machine, live, in a browser."),
 }
 """The meaning of each word: the command to type, and what it does."""
 
@@ -62,12 +61,13 @@ TOOLS = {
     "compare": "arpo.apps.comparison.command",
     "view": "arpo.apps.viewer.command",
     "tasks": "arpo.apps.tasks",
-    "watch": "arpo.apps.watch",
 }
 """Where the commands are that have arguments of their own; each is imported when it is asked for."""
 
-RENAMED = {"export": "episodes"}
-"""Former words, which go on working for a version, and what they are called now."""
+REMOVED = {
+    "watch": "`python -m arpo view RUN --serve` follows a live run, `python -m arpo doctor --look` pictures a desktop"
+}
+"""Former words that have gone, and what to type instead."""
 
 
 def overview() -> str:
@@ -78,31 +78,32 @@ def overview() -> str:
     return "\n".join([*lines, "`make help` lists set-up, tests and checks; README.md explains them all.", ""])
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit status."""
-    match list(words):
+    match list(arguments):
         case [] | ["-h" | "--help" | "help"]:
             sys.stdout.write(overview())
             return 0
         case ["train" | "evaluate" as word, _, *_]:
             program = Path(__file__).parent.parent / f"{word}.py"
-            os.execv(sys.executable, [sys.executable, str(program), *words[1:]])
+            os.execv(sys.executable, [sys.executable, str(program), *arguments[1:]])
         case ["doctor", *rest] if rest in ([], ["--look"]):
             from arpo.apps import doctor
 
             return doctor.look() if rest else doctor.main()
         case [word, *rest] if word in TOOLS:
             return tool(word, rest)
-        case [word, _, *_] if word in RENAMED:
-            sys.stderr.write(f"`python -m arpo {word}` is now `python -m arpo {RENAMED[word]}`.\n")
-            return main([RENAMED[word], *words[1:]])
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
+        case [word, *_] if word in REMOVED:
+            message = f"`python -m arpo {word}` has gone: {REMOVED[word]}"
         case [word] if word in COMMANDS:
-            said = f"`python -m arpo {word}` is not a command of its own; type `{COMMANDS[word][0]}`"
+            message = f"`python -m arpo {word}` is not a command of its own; type `{COMMANDS[word][0]}`"
         case _:
-            said = f"`python -m arpo` does not know {' '.join(words)!r}; without a word it lists what you can do"
-    sys.stderr.write(f"{said}.\n")
+            message = (
+                f"`python -m arpo` does not know {' '.join(arguments)!r}; without arguments it lists what you can do"
+            )
+    sys.stderr.write(f"{message}.\n")
     return 2
 
 
@@ -135,7 +136,7 @@ def compute(word: str, overrides: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    settle()
+    set_up_process()
     try:
         status = main(sys.argv[1:])
         sys.stdout.flush()

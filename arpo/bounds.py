@@ -20,6 +20,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A finite number from 0 on."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """A number in [0, 1]."""
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+"""A number in (0, 1]."""
 Threshold = Annotated[float, Field(ge=0, lt=1)]
 """A bound of rewards, which are in [0, 1]: some reward can be above it."""
 
@@ -62,7 +64,7 @@ def checked(target: Target) -> Target:
 
 
 def requirement(problem: ErrorDetails) -> str:
-    """Return what a value must be, as the end of a sentence, such as "be at least 1"."""
+    """Return the requirement on a value, as the end of a sentence, such as "be at least 1"."""
     text = _BROKEN.get(problem["type"])
     return (
         text.format(**problem["ctx"]) if text else problem["msg"].removeprefix("Input should ").partition(", got ")[0]

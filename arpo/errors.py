@@ -14,8 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
-from typing import Any, get_args
+from typing import Any
 
 LONGEST = 2000
 """Characters of an error's message: enough for a sentence and the last words of a program."""
@@ -119,41 +118,6 @@ def env_boundary(kind: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # a broad one: whatever a desktop raises is an environment failure
         raise EnvError(kind, f"{what}: {type(error).__name__}: {error}") from error
-
-
-def check_at_least(bound: float, **values: float) -> None:
-    """Refuse a value below `bound`, or one that is not finite."""
-    for name, value in values.items():
-        if not bound <= value < inf:
-            raise ConfigError(f"{name} must be {'finite' if value == inf else f'at least {bound}'}, got {value}")
-
-
-def check_positive(**values: float) -> None:
-    """Refuse a value that is not above 0, or not finite."""
-    for name, value in values.items():
-        if not 0 < value < inf:
-            raise ConfigError(f"{name} must be {'finite' if value == inf else 'above 0'}, got {value}")
-
-
-def check_share(**values: float) -> None:
-    """Refuse a value outside of [0, 1]."""
-    for name, value in values.items():
-        if not 0 <= value <= 1:
-            raise ConfigError(f"{name} must lie in [0, 1], got {value}")
-
-
-def check_threshold(**values: float) -> None:
-    """Refuse a bound of rewards in [0, 1] above which none lies, or all do."""
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise ConfigError(f"{name} must lie in [0, 1), got {value}; task rewards are in [0, 1]")
-
-
-def check_one_of(choices: Any, **values: str) -> None:
-    """Refuse a value that is not one of the strings of a `Literal`."""
-    for name, value in values.items():
-        if value not in get_args(choices):
-            raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
 
 
 def first_of(names: Sequence[str], most: int = 5) -> str:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success, is_worth_replaying
-from arpo.errors import CheckpointError, ConfigError, check_at_least, check_one_of, check_threshold
+from arpo.bounds import AtLeastOne, NotNegative, Threshold, checked
+from arpo.errors import CheckpointError, ConfigError
 from arpo.types import Group, Task, Trajectory
 
 Trigger = Literal["all_failed", "official"]
@@ -17,6 +18,7 @@ Choice = Literal["random", "newest"]
 Key = Literal["task", "domain", "template"]
 
 
+@checked
 class ReplayBuffer:
     """First-in-first-out store of successful trajectories, per task (arXiv 2505.16282, section 3.5).
 
@@ -27,17 +29,17 @@ class ReplayBuffer:
         injected = [buffer.inject(group) for group in batch.groups]
         buffer.admit_all(batch.groups)
 
-    The buffer holds records without screenshots; who needs the pixels reads them from the trajectory store. It owns
+    The buffer holds records without screenshots, whose pixels are in the trajectory store. It owns
     its random numbers and draws none unless it injects: with an empty buffer ARPO is GRPO, bit for bit.
     """
 
     def __init__(
         self,
-        capacity_per_task: int = 8,
+        capacity_per_task: AtLeastOne = 8,
         seed: int = 0,
         *,
-        success_threshold: float = 0.5,
-        format_weight: float = 1.0,
+        success_threshold: Threshold = 0.5,
+        format_weight: NotNegative = 1.0,
         trigger: Trigger = "all_failed",
         replaced: Replaced = "random",
         choice: Choice = "random",
@@ -60,14 +62,6 @@ class ReplayBuffer:
                 that hardly one comes twice, of any task of the same `domain`, or of the same `template`: whose ids
                 differ in the last part alone, as `calc/sort/7` and `calc/sort/8` do.
         """
-        if capacity_per_task < 1:
-            raise ValueError(f"capacity_per_task must be at least 1, got {capacity_per_task}; for GRPO use replay=off")
-        check_threshold(success_threshold=success_threshold)
-        check_at_least(0, format_weight=format_weight)
-        check_one_of(Trigger, trigger=trigger)
-        check_one_of(Replaced, replaced=replaced)
-        check_one_of(Choice, choice=choice)
-        check_one_of(Key, key=key)
         self.capacity_per_task = capacity_per_task
         self.success_threshold = success_threshold
         self.format_weight = format_weight
@@ -110,7 +104,7 @@ class ReplayBuffer:
         return self.entries(self._key(task))
 
     def choose(self, worthy: Sequence[Trajectory], group: Group) -> Trajectory:
-        """Return that of some candidates which joins a group."""
+        """Return the candidate that joins a group."""
         return worthy[-1] if self.choice == "newest" else self._random.choice(worthy)
 
     def admit(self, group: Group) -> int:
@@ -132,7 +126,7 @@ class ReplayBuffer:
         return len(fresh)
 
     def admit_all(self, groups: Sequence[Group]) -> int:
-        """Store what an iteration leaves, and return the number of new trajectories: every success of its groups."""
+        """Store every success of an iteration's groups, and return the number of new trajectories."""
         return sum(self.admit(group) for group in groups)
 
     def metrics(self, policy_version: int) -> dict[str, float]:
@@ -155,7 +149,7 @@ class ReplayBuffer:
         """Restore the buffer that returned the state; a smaller capacity keeps the newest.
 
         Args:
-            state: As returned by `state_dict`.
+            state: Of `state_dict`.
             load: Reads a trajectory by its id, from the trajectory store.
         """
         self._entries = {

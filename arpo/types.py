@@ -19,7 +19,7 @@ class Task:
     id: str
     """Unique among the tasks of a run, for example `miniwob/click-test/3` or an OSWorld id."""
     instruction: str
-    """The goal in words; empty when the environment says it on reset."""
+    """The goal as text; empty when the environment says it on reset."""
     domain: str = ""
     """The application or the web page; tables group by it."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -89,9 +89,9 @@ class Step:
     """The environment's reward of what it did, beside the checker's verdict; 0 unless the environment gives one."""
     patch: str = ""
     """The response that later ones read in the place of this one, as text: that of an expert, where the environment
-    has put its action in the place of the policy's; empty where nobody did."""
+    has put its action in the place of the policy's; empty where it has not."""
     patch_ids: tuple[int, ...] = ()
-    """Its ids, with an end-of-turn id; nobody sampled them, and they are never trained."""
+    """Its ids, with an end-of-turn id; they were not sampled, and are never trained."""
 
     @property
     def history_ids(self) -> tuple[int, ...]:

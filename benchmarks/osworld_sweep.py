@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.agent.actions import Fail, Finished
@@ -33,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default="osworld_369", help="a list of conf/tasks")
+    parser.add_argument("--tasks", default="osworld_369", help="a list of arpo/envs/osworld/lists")
     parser.add_argument("--needs", nargs="+", choices=[need.name.lower() for need in Need], default=["nothing"])
     parser.add_argument("--only", nargs="+", default=[""], help="how the ids of the tasks begin")
     parser.add_argument("--image", default="arpo/desktop:full")
@@ -42,10 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stand-ins", action="store_true", help="make files in --cache, an empty folder then")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(arguments)
-    ids = yaml.safe_load((ROOT / "conf" / "tasks" / f"{asked.tasks}.yaml").read_text(encoding="utf-8"))["train"]["ids"]
     tasks = [
         task
-        for task in read_tasks(os.environ.get("ARPO_OSWORLD_TASKS"), ids)
+        for task in read_tasks(os.environ.get("ARPO_OSWORLD_TASKS"), f"{asked.tasks}.json")
         if need_of(task).name.lower() in asked.needs and task.id.startswith(tuple(asked.only))
     ]
     if asked.stand_ins:

@@ -27,14 +27,13 @@ from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.profiler import ProfilerActivity, profile
 from update_ways import largest
 
-from arpo.apps.plan.longest import Longest
-from arpo.apps.plan.model import WeightlessPolicy
+from arpo.apps.plan.fake import WeightlessPolicy
+from arpo.apps.plan.longest import BlankScreens, WorstCaseTrajectory
 from arpo.apps.plan.tracker import MemoryTracker
-from arpo.apps.plan.update import accumulate, attach, prepare, simulate, step
+from arpo.apps.plan.update import accumulate, attach, simulate, step
 from arpo.methods.grpo import GRPO
-from arpo.models.checkpointing import Checkpointing
 from arpo.models.families.qwen2_5_vl import make_tiny
-from arpo.models.policy import Policy
+from arpo.models.policy import Checkpointing, Policy
 from arpo.modules.grpo import GRPOModule
 
 WIDTHS = (64, 128, 256)
@@ -73,7 +72,7 @@ def compare(hidden: int, tokens: int, dtype: str, checkpointing: Checkpointing) 
     """Return the bytes of an update of the tiny model, simulated and measured."""
     with tempfile.TemporaryDirectory() as directory:
         path = make_tiny(directory, corpus=(), hidden=hidden, words=1000, max_pixels=SCREEN[0] * SCREEN[1])
-        longest = Longest(tokens, 8, 32, SCREEN, image_tokens=256)
+        longest = WorstCaseTrajectory(tokens, 8, 32, SCREEN, image_tokens=256)
         weightless, real = (module(kind, path, dtype, checkpointing) for kind in (WeightlessPolicy, Policy))
         simulated = simulate(weightless, longest, strategy="single", ranks=1)
         return {"simulated": sum(simulated.peak.values()), "measured": measure(real, longest)}
@@ -84,10 +83,10 @@ def module(policy: type[Policy], path: Path, dtype: str, checkpointing: Checkpoi
     return GRPOModule(make, partial(torch.optim.AdamW, lr=1e-6), GRPO(), micro_batch_tokens=1)
 
 
-def measure(real: GRPOModule, longest: Longest) -> int:
+def measure(real: GRPOModule, longest: WorstCaseTrajectory) -> int:
     """Return the largest number of bytes that tensors of a real update take at once."""
     real.configure_model()
-    prepare(real.policy, longest)
+    real.policy.images = BlankScreens(real.policy.images, longest.screen)
     names = MemoryTracker(vocabulary=0)  # only to name tensors: outside of its block it sees nothing else
     tensors = [*real.policy.parameters(), *real.policy.buffers()]
     storages = {storage.data_ptr(): storage.size() for tensor in tensors for storage in get_untyped_storages(tensor)}

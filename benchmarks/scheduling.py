@@ -53,17 +53,17 @@ from scheduling_settings import (
 
 from arpo.agent.prompt import Prompt
 from arpo.datamodules.rollouts import RolloutDataModule
-from arpo.envs.fake import Deeds, draw, make_scene
+from arpo.envs.fake import EpisodeState, draw, make_scene
 from arpo.envs.pool.pool import EnvPool
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.base import PolicyModule
-from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.stream import RolloutCollector
 from arpo.types import Observation, RolloutBatch, Task
 
 _T = TypeVar("_T")
@@ -317,7 +317,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     corpus = ["Action: click(start_box='(10,20)')", "Action: finished()"]
     width, height = 112, 84
-    screen = Observation(draw(make_scene("click", 0), Deeds(), width, height), width, height)
+    screen = Observation(draw(make_scene("click", 0), EpisodeState(), width, height), width, height)
     with tempfile.TemporaryDirectory() as directory:
         chat = ChatTokenizer(make_tiny(Path(directory) / "tiny", corpus=corpus))
         profile = cProfile.Profile() if options.profile else None

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from arpo.errors import check_at_least
+from arpo.bounds import AtLeastOne, NotNegative, NotNegativeInt, checked
+from arpo.errors import ConfigError
 
 ITERATIONS = 60
 """Iterations that are played: a multiple of lag + 1 for every lag up to 5, because what waits for one slow episode
 ends together, and enough that another random order changes their mean by about 2 %."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of an iteration, as it was measured. Everything is in seconds."""
@@ -26,28 +28,26 @@ class Work:
     groups: Sequence[Sequence[float]]
     """Every episode from the begin of its reset to the end of its evaluation, a row a group. It should not hold what
     an episode waited for a version; those of several iterations are better than those of one."""
-    groups_per_iteration: int
-    environments: int
-    update_s: float
+    groups_per_iteration: AtLeastOne
+    environments: AtLeastOne
+    update_s: NotNegative
     """From the moment at which the trainer has its rollouts until the engine serves the policy that it made of them:
     update and sync."""
-    rest_s: float = 0.0
+    rest_s: NotNegative = 0.0
     """Everything else that the trainer does before it asks for the next rollouts: evaluation, checkpoint."""
-    reset_s: float = 0.0
+    reset_s: NotNegative = 0.0
     """The reset of an episode, which needs no policy: with a lag it goes on during the update."""
-    engine_s: float = 0.0
+    engine_s: NotNegative = 0.0
     """The time that the engine would take for an iteration if it were always full; 0 where that is not known."""
-    driver_s: float = 0.0
+    driver_s: NotNegative = 0.0
     """Processor time of the driver's event loop for an iteration."""
-    cores_s: float = 0.0
+    cores_s: NotNegative = 0.0
     """The time that all cores of the driver's machine take for what is done there in an iteration, were they never
     idle. Trainer, engine and environments that share them cannot go on side by side."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, groups=len(self.groups), groups_per_iteration=self.groups_per_iteration)
-        check_at_least(1, environments=self.environments)
-        check_at_least(0, update_s=self.update_s, rest_s=self.rest_s, reset_s=self.reset_s)
-        check_at_least(0, engine_s=self.engine_s, driver_s=self.driver_s, cores_s=self.cores_s)
+        if not self.groups:
+            raise ConfigError("groups must hold the episodes of at least one group")
 
 
 def bounds(work: Work, lag: int) -> dict[str, float]:
@@ -70,14 +70,14 @@ def bounds(work: Work, lag: int) -> dict[str, float]:
     }
 
 
-def iteration_s(work: Work, lag: int) -> float:
+@checked
+def iteration_s(work: Work, lag: NotNegativeInt) -> float:
     """Return the seconds of an iteration with this `max_policy_lag`, in the long run; lag 0 is taking turns.
 
     Groups are drawn from the measured ones, always in the same random order. Every member begins on the environment
     that is free first. An update begins when the trainer is free and the groups of its iteration have ended. As many
     new ones are admitted then: their environments are reset, and ask for a response when the update has ended.
     """
-    check_at_least(0, lag=lag)
     played = _Play(work, lag)
     ends = [played.update() for _ in range(ITERATIONS + 2 * lag + 1)]
     return max((ends[-1] - ends[2 * lag]) / ITERATIONS, work.engine_s, work.driver_s, work.cores_s)

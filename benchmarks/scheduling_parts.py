@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from arpo.agent.actions import Action, Click, Finished
-from arpo.agent.render import render_response
+from arpo.agent.ui_tars import render_response
 from arpo.envs.protocol import StepResult
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.models.policy import Policy

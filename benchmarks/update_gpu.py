@@ -38,7 +38,7 @@ TFLOPS = {"H100": 989, "H200": 989, "A100": 312}
 SMALL: dict[str, Any] = {"max_pixels": 112 * 140, "max_steps": 4, "response": 16, "dtype": "float32"}
 """What differs with --smoke: in float32, so that both ways give the same numbers."""
 SMALL_LENGTHS = (256,)
-ARCHITECTURE = ROOT / "conf" / "architecture" / "qwen2_5_vl_7b.yaml"
+ARCHITECTURE = ROOT / "arpo" / "models" / "shapes" / "qwen2_5_vl_7b.json"
 SMALL_ARCHITECTURE = ROOT / "benchmarks" / "small_architecture.yaml"
 COLUMNS = (
     "way | trained | tokens | offloaded | checkpointing | kernel | s an update | tokens/s | MFU | "

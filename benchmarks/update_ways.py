@@ -19,19 +19,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 from arpo.apps.plan.costs import backward_flops, forward_flops
-from arpo.apps.plan.longest import Longest
-from arpo.apps.plan.model import WeightlessPolicy, stand_in
+from arpo.apps.plan.fake import WeightlessPolicy, stand_in
+from arpo.apps.plan.longest import WorstCaseTrajectory
 from arpo.apps.plan.update import attach, count, simulate
 from arpo.methods.grpo import GRPO
-from arpo.models.checkpointing import checkpoint_blocks
+from arpo.models.checkpoint import model_without_weights
 from arpo.models.collate import TokenBatch
 from arpo.models.logprobs import pack_left
 from arpo.models.lora import add_lora
-from arpo.models.policy import ActionLogprobs, LoraSettings, Policy
-from arpo.models.sharding import model_without_weights
+from arpo.models.policy import ActionLogprobs, LoraSettings, Policy, checkpoint_blocks
 from arpo.models.vision.patches import normalized_films
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.metrics import UpdateMeter
+from arpo.modules.metrics import UpdateWork
 from arpo.modules.minibatch import Minibatch, Sample
 from arpo.modules.offload import OffloadedAdamW
 
@@ -89,9 +88,9 @@ class Setting:
         optimizer = torch.optim.AdamW if self.offload == "none" else OffloadedAdamW
         return GRPOModule(make, partial(optimizer, lr=1e-6), GRPO(), micro_batch_tokens=self.tokens)
 
-    def longest(self, image_tokens: int) -> Longest:
+    def longest(self, image_tokens: int) -> WorstCaseTrajectory:
         """Return the bounds of its sequences."""
-        return Longest(self.tokens, self.max_steps, self.response, SCREEN, image_tokens)
+        return WorstCaseTrajectory(self.tokens, self.max_steps, self.response, SCREEN, image_tokens)
 
 
 class RandomPolicy(Policy):
@@ -265,9 +264,7 @@ def updates(
         # What transformers' forward gets is the pictures themselves.
         pictures = module._pictures([minibatch]) if setting.way != "plain" else nullcontext()
         with attention(setting.kernel), pictures, watched if watches and number == 0 else nullcontext():
-            work = UpdateMeter()
-            work.minibatches = 1
-            module.update(minibatch, None, work)
+            module.update(UpdateWork([minibatch]), minibatch, None)
         finish(device)
         seconds.append(clock() - start)
     held = largest(watched) if watches else None

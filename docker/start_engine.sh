@@ -41,7 +41,7 @@ for name in dockerd.pid run/containerd/containerd.pid run/containerd/containerd.
 done
 
 # Containers that were killed together with their engine keep their addresses on its bridge, and the next engine gives
-# the same ones to others, which nobody can reach then. Where an engine or a container lives, the bridge is left alone.
+# the same ones to others, which cannot be reached then. Where an engine or a container lives, the bridge is left alone.
 forget_dead_cables() {
     local cable living='(^|/)(dockerd|containerd-shim[^/]*)$'
     ip link show docker0 >/dev/null 2>&1 || return 0 # no engine has been here

@@ -19,7 +19,7 @@ unmount_below() {
 }
 
 pid=$(cat "$directory/dockerd.pid" 2>/dev/null || true)
-lives() { grep --quiet --text dockerd "/proc/$pid/cmdline" 2>/dev/null; } # empty for a process that nobody collected
+lives() { grep --quiet --text dockerd "/proc/$pid/cmdline" 2>/dev/null; } # empty for a process that was not collected
 if [ -z "$pid" ] || ! lives; then
     unmount_below
     say "no engine runs in $directory"

@@ -1,6 +1,6 @@
 """The studies that are nothing but arms, measures and a picture: `python experiments/collect.py NAME` makes one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from arpo.apps.comparison import arms as compared_arms
-from arpo.apps.comparison.compare import Comparison
-from arpo.apps.comparison.curves import Panel
-from arpo.apps.comparison.measures import (
+from arpo.apps.comparison.compare import (
+    FINAL,
+    Comparison,
     Measure,
     Of,
     count_of,
@@ -18,10 +18,9 @@ from arpo.apps.comparison.measures import (
     final,
     mean_of,
     minutes,
-    minutes_to,
-    seconds,
 )
-from arpo.apps.comparison.runs import SUCCESS
+from arpo.apps.comparison.curves import Panel
+from arpo.apps.comparison.runs import SUCCESS, Run
 from arpo.apps.comparison.words import DASH, percent, table
 from experiments.curves import Bars, of_seeds, turned
 from experiments.study import Arm, Study, read_arms, scores
@@ -33,6 +32,28 @@ MINUTES = Measure("minutes", "minutes of a run", minutes, digits=1)
 ON_ITS_TASKS = Measure("evaluated", "success after the last update", evaluated("in_domain"), is_compared=True)
 TRAINING = Panel("success", "training success (%)", 100)
 AFTER = "success after the last update (%)"
+
+
+def seconds(line: Mapping[str, Any]) -> float:
+    """Return the wall time of an iteration; its parts where it was the first, whose beginning is unknown."""
+    parts = (line.get(f"time/{part}") or 0.0 for part in ("rollout", "update", "sync"))
+    return line.get("time/iteration") or sum(parts)
+
+
+def minutes_to(target: float) -> Of:
+    """Return the measure of the minutes until the mean success of `FINAL` iterations in a row reaches a target."""
+
+    def measure(run: Run) -> float | None:
+        passed = 0.0
+        successes: list[float] = []
+        for line in run.iterations:
+            passed += seconds(line)
+            successes.append(line[SUCCESS] or 0.0)
+            if len(successes) >= FINAL and fmean(successes[-FINAL:]) >= target:
+                return passed / 60
+        return None
+
+    return measure
 
 
 # --- old samples, and what corrects them ----------------------------------------------------------------------------
@@ -156,9 +177,9 @@ LISTS = {
     "held_out": "held-out seeds",
     "held_out_pages": "held-out pages",
 }
-"""What a policy is evaluated on, with the words for it: the 32 tasks of `conf/tasks/miniwob_subset32.yaml` first."""
+"""What a policy is evaluated on, with the words for it: the 32 tasks of `tasks=miniwob_subset32` first."""
 OF_THE_SUBSET = ("1000", "1001")
-"""The seeds of `conf/tasks/miniwob_subset32.yaml`, as task ids end with them."""
+"""The seeds of `tasks=miniwob_subset32`, as task ids end with them."""
 COLUMNS = {"success": SUCCESS, "all_failed": "group/all_failed", "injected": "replay/injected"}
 
 

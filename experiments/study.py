@@ -13,15 +13,14 @@ import numpy as np
 from scipy import stats
 
 from arpo.apps.comparison import arms as compared_arms
+from arpo.apps.comparison.arms import differing, settings
 from arpo.apps.comparison.command import write_rows
-from arpo.apps.comparison.compare import Column, Comparison, compare, rows
-from arpo.apps.comparison.configuration import differing, settings
+from arpo.apps.comparison.compare import Column, Comparison, Measure, compare, rows
 from arpo.apps.comparison.curves import Panel
-from arpo.apps.comparison.measures import Measure
 from arpo.apps.comparison.runs import Run, read_runs
 from arpo.apps.comparison.words import provenance, report
-from arpo.apps.run_files import read_files
 from arpo.evaluation.intervals import Interval
+from arpo.evaluation.run_folder import read_folder
 from arpo.run.folder import run_name
 from experiments.curves import Bars, save
 
@@ -173,7 +172,7 @@ def scores(run: Run, iteration: int, listed: str, by: str) -> list[dict[str, Any
 
     Each has `name`, `episodes`, `successes` and `success_rate`; there are none of a list that was not evaluated.
     """
-    results = read_files(run.directory).evaluations.get(iteration, {})
+    results = read_folder(run.directory).evaluations.get(iteration, {})
     return [dict(score) for score in results.get(listed, {}).get(by, ())]
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.agent.parser import parse_response
-from arpo.display.tables import print_table
+from arpo.agent.ui_tars import parse_response
 from arpo.envs.guest.tasks import load_task
 from arpo.errors import (
     LONGEST,
@@ -18,6 +17,7 @@ from arpo.errors import (
     TaskFormatError,
     quoted,
 )
+from arpo.host.terminal import print_table
 
 ROOT = Path(__file__).parents[1]
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in (ROOT / "arpo").rglob("*.py")}

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.apps.comparison.compare import Comparison
-from arpo.apps.comparison.measures import Measure, evaluated, mean_of, minutes_to
+from arpo.apps.comparison.compare import Comparison, Measure, evaluated, mean_of
 from arpo.apps.comparison.runs import read_run
 from arpo.apps.comparison.words import report
 from arpo.evaluation.intervals import Interval
@@ -23,7 +22,7 @@ from experiments.methods import reading
 from experiments.miniwob import collect as miniwob
 from experiments.replay_ablation import collect as ablation
 from experiments.scheduling import collect as scheduling
-from experiments.studies import STUDIES
+from experiments.studies import STUDIES, minutes_to
 from experiments.study import Arm, compare_arms, summarize
 from tests.apps.comparison.folders import STUDY, compose, rebuild_replay_ablation, write_run
 

@@ -37,7 +37,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.engine
 @pytest.mark.ray
 @pytest.mark.timeout(1600)
-def test_every_phase_ends_well_with_a_tiny_model(played: list[dict[str, Any]]) -> None:
+def test_every_phase_ends_well_with_a_tiny_model(played):
     ends = {line["phase"]: line.get("ended", line) for line in played if "ended" in line or "error" in line}
     assert ends == dict.fromkeys(play.LIMITS, "well")
 
@@ -47,7 +47,7 @@ def test_every_phase_ends_well_with_a_tiny_model(played: list[dict[str, Any]]) -
 @pytest.mark.engine
 @pytest.mark.ray
 @pytest.mark.timeout(1600)
-def test_the_results_hold_what_a_session_is_for(played: list[dict[str, Any]]) -> None:
+def test_the_results_hold_what_a_session_is_for(played):
     def of(phase: str, figure: str) -> list[Any]:
         return [line[figure] for line in played if line["phase"] == phase and figure in line]
 
@@ -65,14 +65,14 @@ def test_the_results_hold_what_a_session_is_for(played: list[dict[str, Any]]) ->
     assert len(of("trace", "ms")) == 25
 
 
-def test_a_phase_that_raises_leaves_its_last_words(tmp_path: Path) -> None:
+def test_a_phase_that_raises_leaves_its_last_words(tmp_path):
     assert not play.run(play.Phase("broken", [sys.executable, "-c", "raise ValueError('no such GPU')"], 60), tmp_path)
     (line,) = lines(tmp_path)
     assert line.pop("seconds") > 0
     assert line == {"phase": "broken", "error": "exit status 1", "said": "ValueError: no such GPU"}
 
 
-def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
     """Also with those that are deaf to everything but a kill."""
     monkeypatch.setattr(play, "LEAST_S", 0)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
@@ -83,14 +83,12 @@ def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypat
     assert count_processes(str(tmp_path), variable="ARPO_TEST_OF_THE_KIT") == 0
 
 
-def test_no_phase_begins_when_the_time_is_over(tmp_path: Path) -> None:
+def test_no_phase_begins_when_the_time_is_over(tmp_path):
     assert play.play(tmp_path, None, smoke=False, seconds=0) == 0
     assert [line["error"] for line in lines(tmp_path)] == ["not begun: 0 s are left"] * len(play.LIMITS)
 
 
-def test_the_first_phase_that_failed_is_played_again_with_the_older_runner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_phase_that_failed_is_played_again_with_the_older_runner(tmp_path, monkeypatch):
     code = "import os, sys; sys.exit('VLLM_USE_V2_MODEL_RUNNER' not in os.environ)"
     command = [sys.executable, "-c", code]
     monkeypatch.setattr(play, "phase_of", lambda name, out, deadline, smoke: play.Phase(name, command, 60))
@@ -103,7 +101,7 @@ def test_the_first_phase_that_failed_is_played_again_with_the_older_runner(
     ]
 
 
-def test_parts_come_out_as_they_went_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_come_out_as_they_went_in(tmp_path, monkeypatch):
     source, part, site = tmp_path / "source", tmp_path / "part", tmp_path / "site" / "packages"
     for name, text in {"vllm/kernel.so": "K" * 1000, "vllm/__init__.py": "x = 1", "ray/jars/a.jar": "J"}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)

@@ -55,14 +55,6 @@ def test_a_command_gets_the_words_after_it(monkeypatch, word, module):
     assert heard == [["run", "--to", "parquet"]]
 
 
-def test_a_former_word_goes_on_working_and_says_what_it_is_called_now(capsys, monkeypatch):
-    from arpo.apps.dataset import parquet
-
-    monkeypatch.setattr(parquet, "main", lambda words: 3 if words == ["run", "--to", "parquet"] else 4)
-    assert main(["export", "run", "--to", "parquet"]) == 3
-    assert capsys.readouterr().err == "`python -m arpo export` is now `python -m arpo episodes`.\n"
-
-
 @pytest.mark.parametrize(("word", "lacking"), [("episodes", "run, --to"), ("compare", "runs")])
 def test_a_command_without_its_words_says_which(capsys, word, lacking):
     with pytest.raises(SystemExit, match="2"):
@@ -73,11 +65,19 @@ def test_a_command_without_its_words_says_which(capsys, word, lacking):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["docter"], "`python -m arpo` does not know 'docter'; without a word it lists what you can do.\n"),
-        (["doctor", "now"], "`python -m arpo` does not know 'doctor now'; without a word it lists what you can do.\n"),
+        (["docter"], "`python -m arpo` does not know 'docter'; without arguments it lists what you can do.\n"),
+        (
+            ["doctor", "now"],
+            "`python -m arpo` does not know 'doctor now'; without arguments it lists what you can do.\n",
+        ),
         (
             ["train"],
             "`python -m arpo train` is not a command of its own; type `python train.py experiment=arpo_miniwob`.\n",
+        ),
+        (
+            ["watch", "--port", "0"],
+            "`python -m arpo watch` has gone: `python -m arpo view RUN --serve` follows a live run, "
+            "`python -m arpo doctor --look` pictures a desktop.\n",
         ),
     ],
 )

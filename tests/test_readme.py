@@ -1,26 +1,29 @@
-"""What the pages tell a person to type and to look at exists: commands, overrides, files, links, messages."""
+"""All that pages and messages name exists: commands, keys, files, links, messages."""
 
 import ast
 import re
 import shlex
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import hydra
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.__main__ import RENAMED
+from arpo.__main__ import REMOVED
 from arpo.apps.comparison.command import parser as compare_parser
 from arpo.apps.merge import parser as merge_parser
 from arpo.apps.tasks import parser as tasks_parser
 from arpo.apps.viewer.command import parser as view_parser
 from arpo.errors import ArpoError
 from arpo.run.arguments import check_arguments
-from arpo.run.build import build, compose, register_resolvers
+from arpo.run.build import build, compose
+from arpo.run.choices import choices_of, groups_in
+from tests.composed import composed
 
 ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"
@@ -65,12 +68,13 @@ def jobs(arguments: list[str]) -> list[list[str]]:
     return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
 
 
+ARCHITECTURE = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("architecture.md", "extending.md"))
 OF_OTHERS = {"LoRARequest"}
 """Classes of libraries that the architecture names."""
 
 
 def check_composes(script: str, arguments: list[str]) -> int:
-    """Check the jobs of a command, those that differ in their seed alone once, and tell how many they are."""
+    """Check the jobs of a command, those that differ in their seed alone once, and return how many they are."""
     split = jobs(arguments)
     for job in split:
         check_job(script, tuple(re.sub(r"^seed=\d+$", "seed=0", word) for word in job))
@@ -79,13 +83,10 @@ def check_composes(script: str, arguments: list[str]) -> int:
 
 @cache
 def check_job(script: str, job: tuple[str, ...]) -> None:
-    register_resolvers()
-    places = ["paths.run_dir=run", *([] if any("model.path=" in word for word in job) else ["model.path=model"])]
+    model = None if any("model.path=" in word for word in job) else "somewhere"
     if script == "evaluate.py" and not any(word.startswith("checkpoint=") for word in job):
-        places.append("checkpoint=somewhere")
-    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = hydra.compose(script.removesuffix(".py"), [*places, *job])
-    check_arguments(cfg)
+        job = (*job, "checkpoint=somewhere")
+    check_arguments(composed(*job, config=script.removesuffix(".py"), model=model))
 
 
 def check_tool(arguments: list[str]) -> None:
@@ -99,15 +100,16 @@ def check_tool(arguments: list[str]) -> None:
     elif arguments[:1] == ["tasks"]:
         asked = tasks_parser().parse_intermixed_args(arguments[1:])
         certified = asked.what == "certify"  # names of tasks stand among its words
-        check_composes("train.py", [word for word in asked.words if "=" in word or not certified])
+        check_composes("train.py", [word for word in asked.overrides if "=" in word or not certified])
     elif arguments[:1] == ["view"]:
         view_parser().parse_args(arguments[1:])
-    elif arguments[:1] in (["episodes"], *([word] for word in RENAMED)):
+    elif arguments[:1] == ["episodes"]:
         assert arguments[2:] in (["--to", "parquet"], ["--to", "store"]), (
             f"python -m arpo episodes knows no {arguments[2:]}"
         )
     else:
-        assert arguments in ([], ["doctor"], ["doctor", "--look"], ["watch"]), f"python -m arpo knows no {arguments}"
+        known = ([], ["doctor"], ["doctor", "--look"], *([word] for word in REMOVED))
+        assert arguments in known, f"python -m arpo knows no {arguments}"
 
 
 def check_command(words: list[str]) -> None:
@@ -134,7 +136,7 @@ def check_command(words: list[str]) -> None:
         else:
             ast.parse((ROOT / script).read_text(encoding="utf-8"))
     else:
-        assert program in HARMLESS, f"nobody knows the command {program!r}"
+        assert program in HARMLESS, f"there is no command {program!r}"
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ def test_every_file_that_a_page_names_exists():
 
 
 def test_a_file_that_the_architecture_names_by_its_place_in_the_package_exists():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = ARCHITECTURE
     names = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
     assert len(names) > 5
     for name in names:
@@ -235,7 +237,7 @@ def test_a_file_that_the_architecture_names_by_its_place_in_the_package_exists()
 
 
 def test_the_classes_and_methods_that_the_architecture_names_exist_and_are_called():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = ARCHITECTURE
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "arpo").rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     methods = {
@@ -268,17 +270,16 @@ def test_the_pages_are_as_short_as_they_promise():
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-def emitted() -> list[str]:
-    """Every string of the code, with an ellipsis for what varies."""
-    strings = [(ROOT / "Makefile").read_text(encoding="utf-8")]
-    for path in [*ROOT.glob("arpo/**/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("docker/guest/*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.JoinedStr):
-                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
-                strings.append("".join(parts))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                strings.append(re.sub(r"%\.?\d*[sdfg]", "…", node.value))
-    return strings
+def messages(path: Path) -> Iterator[str]:
+    """Every string that a file of code may say, with an ellipsis for what varies."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            yield re.sub(r"%\.?\d*[sdfg]", "…", node.value)
 
 
 def explained() -> list[str]:
@@ -295,6 +296,113 @@ def pattern_of(message: str) -> re.Pattern[str]:
 
 
 def test_a_message_that_is_explained_is_one_that_the_code_gives():
-    messages, strings = [message for message in explained() if not message.startswith(FOREIGN)], emitted()
-    assert len(messages) > 20
-    assert [each for each in messages if not any(map(pattern_of(each).search, strings))] == []
+    files = [*ROOT.glob("arpo/**/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("docker/guest/*.py")]
+    given = [(ROOT / "Makefile").read_text(encoding="utf-8"), *(text for path in files for text in messages(path))]
+    ours = [message for message in explained() if not message.startswith(FOREIGN)]
+    assert len(ours) > 20
+    assert [each for each in ours if not any(map(pattern_of(each).search, given))] == []
+
+
+# --- keys that messages and pages recommend -----------------------------------------------------------------
+
+GROUPS = {*groups_in("")} - {"hydra"}
+HEADS = GROUPS | {"experience", "iterations", "resume", "seed", "source", "teacher", "threads", "warmstart"}
+HEADS |= {"checkpoint", "export", "lists", "selection"}
+"""What an override of ours begins with."""
+OVERRIDE = re.compile(r"(?<![\w.{/%-])([a-z_]+(?:\.[a-z_0-9]+)*=[^\s,;:()\"'`]+|[a-z_]+(?:\.[a-z_0-9]+)+)")
+ELSEWHERE = {"env.step", "model.embed_tokens.weight", "model.language_model", "model.safetensors", "model.visual"}
+ELSEWHERE |= {"env.evaluate"}
+ELSEWHERE |= {"model.make.context", "model.make.hidden", "model.language_model.embed_tokens.weight", "model.tiny"}
+"""Names of methods and tensors that look like keys, and keys that a rehearsal adds itself."""
+READERS_OWN = {"env=mine", "tasks=mine", "callbacks.mine={_target_"}
+"""Files that a reader is about to write."""
+BASES = (
+    "train experiment=arpo_subset32",
+    "train experiment=arpo_subset32 trainer=ddp",
+    "train experiment=arpo_miniwob logger=wandb",
+    "train experiment=arpo_desktop32",
+    "train experiment=warmstart_miniwob",
+    "train experiment=offline_dpo",
+    "train experiment=smoke method=c3po module.objective.budget=120 entropulse=on curriculum=stages replay=adapr",
+    "train experiment=smoke method=ui_tars2",
+    "train experiment=smoke method=gigpo",
+    "train experiment=distillation",
+    "train experiment=smoke method=ui_s1 env=recorded tasks=recorded",
+    "select experiment=smoke",
+)
+"""Whole configurations that have every key of ours between them."""
+
+
+def overrides_in(texts: Iterator[str]) -> Iterator[str]:
+    for text in texts:
+        for found in OVERRIDE.findall(text):
+            name = found.partition("=")[0]
+            if name.partition(".")[0] in HEADS and not name.endswith((".py", ".json")):
+                yield found.rstrip(".")
+
+
+@cache
+def recommended() -> set[str]:
+    found = {
+        override
+        for path in ROOT.glob("arpo/**/*.py")
+        for override in overrides_in(filter(" ".__contains__, messages(path)))
+    }
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docker/*.md")]:
+        found |= set(overrides_in(iter(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))))
+    return found - ELSEWHERE - READERS_OWN
+
+
+def base(words: str, *more: str) -> DictConfig:
+    config, *overrides = words.split()
+    return composed(*overrides, *more, config=config, model=None)
+
+
+def bases_with(name: str) -> list[str]:
+    """The configurations that have a key."""
+    parent, _, last = name.rpartition(".")
+    nodes = {words: OmegaConf.select(base(words), parent) if parent else base(words) for words in BASES}
+    # `in` alone leaves out what has no value yet
+    return [words for words, node in nodes.items() if isinstance(node, DictConfig) and last in list(node)]
+
+
+def check_override(override: str) -> None:
+    name, _, value = override.partition("=")
+    concrete = bool(value) and not re.search(r"[A-Z…]{2,}|…", value)
+    if name in GROUPS:
+        assert not concrete or value in choices_of(name), f"there is no {override}"
+        return
+    assert bases_with(name), f"there is no key {name}"
+    if concrete:
+        assert not OverridesParser.create().parse_override(override).is_sweep_override(), f"{override} is several runs"
+
+
+def test_what_is_recommended_exists():
+    wrong = []
+    for override in sorted(recommended()):
+        try:
+            check_override(override)
+        except (AssertionError, HydraException) as error:
+            wrong.append(f"{override}: {error}")
+    assert wrong == []
+
+
+@pytest.mark.long
+def test_what_is_recommended_composes():
+    values = {text: text.partition("=")[2] for text in recommended() if "=" in text}
+    for override in sorted(text for text, value in values.items() if not re.search(r"[A-Z…]{2,}|…", value)):
+        name = override.partition("=")[0]
+        config = "plan" if name in {"gpu", "architecture"} else "train"
+        base(f"{config} experiment=arpo_subset32" if name in GROUPS else bases_with(name)[0], override)
+
+
+def test_recommendations_are_found_in_messages_and_on_pages():
+    found = recommended()
+    assert {"resume=auto", "engine=fleet", "rollout.settings.max_context", "replay=off"} <= found
+    assert len(found) > 50
+
+
+@pytest.mark.parametrize("wrong", ["datamodule=rollout", "rollout.group_size", "module.lr=1", "iterations=many,few"])
+def test_a_recommendation_that_leads_nowhere_would_be_found(wrong):
+    with pytest.raises((AssertionError, HydraException)):
+        check_override(wrong)

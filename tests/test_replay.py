@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from arpo.algorithms.advantages import group_advantages
-from arpo.algorithms.rewards import group_rewards
+from arpo.algorithms.rewards import group_advantages, group_rewards
 from arpo.errors import CheckpointError, ConfigError
 from arpo.replay import ReplayBuffer
 from arpo.types import Group, Outcome, Step, Task, Trajectory
@@ -373,15 +372,14 @@ def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
     ("arguments", "message"),
     [
         ({"capacity_per_task": 0}, "capacity_per_task must be at least 1, got 0"),
-        ({"success_threshold": 1.0}, r"success_threshold must lie in \[0, 1\), got 1.0"),
-        ({"success_threshold": -0.1}, r"success_threshold must lie in \[0, 1\), got -0.1"),
+        ({"success_threshold": 1.0}, "success_threshold must be below 1, got 1.0"),
+        ({"success_threshold": -0.1}, "success_threshold must be at least 0, got -0.1"),
         ({"format_weight": -0.5}, "format_weight must be at least 0, got -0.5"),
-        ({"format_weight": float("nan")}, "format_weight must be at least 0, got nan"),
-        ({"format_weight": float("inf")}, "format_weight must be finite, got inf"),
-        ({"trigger": "std"}, "trigger must be one of all_failed, official, got 'std'"),
-        ({"replaced": "last"}, "replaced must be one of random, first, oldest, none, got 'last'"),
-        ({"choice": "best"}, "choice must be one of random, newest, got 'best'"),
-        ({"key": "page"}, "key must be one of task, domain, template, got 'page'"),
+        ({"format_weight": float("nan")}, "format_weight must be a finite number, got nan"),
+        ({"trigger": "std"}, "trigger must be 'all_failed' or 'official', got 'std'"),
+        ({"replaced": "last"}, "replaced must be 'random', 'first', 'oldest' or 'none', got 'last'"),
+        ({"choice": "best"}, "choice must be 'random' or 'newest', got 'best'"),
+        ({"key": "page"}, "key must be 'task', 'domain' or 'template', got 'page'"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, object], message: str) -> None:

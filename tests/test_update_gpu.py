@@ -51,7 +51,7 @@ def rows(smoke: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows) -> None:
+def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows):
     assert [(row["way"], row["trained"], row.get("error")) for row in rows] == [
         ("ours", "lora", None),
         ("ours", "all", None),
@@ -65,14 +65,14 @@ def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows) ->
 
 
 @pytest.mark.slow
-def test_all_ways_compute_the_same_batch_with_the_same_weights(rows) -> None:
+def test_all_ways_compute_the_same_batch_with_the_same_weights(rows):
     first = [row["first_logprob"] for row in rows]
     assert first == pytest.approx([first[0]] * len(rows), abs=1e-5)
     assert first[0] < -1
 
 
 @pytest.mark.slow
-def test_the_table_has_a_line_a_setting_and_the_plan_beside_it(smoke: Path, rows) -> None:
+def test_the_table_has_a_line_a_setting_and_the_plan_beside_it(smoke, rows):
     header, _, *lines = (smoke / "table.md").read_text().splitlines()
     assert len(lines) == len(rows)
     columns = [name.strip() for name in header.strip("|").split("|")]
@@ -91,11 +91,11 @@ def test_the_table_has_a_line_a_setting_and_the_plan_beside_it(smoke: Path, rows
         ("print('a word'); print('{\"seconds\": [1.5]}')", 60, {"seconds": [1.5]}),
     ],
 )
-def test_a_process_that_ends_without_figures_is_a_row(code, timeout, expected) -> None:
+def test_a_process_that_ends_without_figures_is_a_row(code, timeout, expected):
     assert update_gpu.outcome([sys.executable, "-c", code], dict(os.environ), timeout=timeout) == expected
 
 
-def test_out_of_memory_is_a_row(monkeypatch) -> None:
+def test_out_of_memory_is_a_row(monkeypatch):
     def fails(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total of 79 GiB")
 
@@ -108,7 +108,7 @@ def test_out_of_memory_is_a_row(monkeypatch) -> None:
     assert line.endswith("out of memory |")
 
 
-def test_figures_of_a_row_are_the_fastest_updates() -> None:
+def test_figures_of_a_row_are_the_fastest_updates():
     row = {"way": "ours", "trained": "lora", "tokens": 65536, "offload": "none", "kernel": "default"}
     row |= {"micro_batches": 2, "seconds": [25.0, 20.0], "flops": 8e15, "flops_unmasked": 12e15, "first_logprob": -9.0}
     row |= {"allocated_gib": 50.0, "reserved_gib": 55.0}

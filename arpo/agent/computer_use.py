@@ -14,16 +14,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 from arpo.agent import actions
-from arpo.agent.actions import INTEGER_DIGITS, Action
-from arpo.agent.boxes import MAX_COORDINATE, read_point
-from arpo.agent.error_kinds import ParseErrorKind
-from arpo.agent.extra import check_extra
+from arpo.agent.actions import INTEGER_DIGITS, MAX_COORDINATE, Action
 from arpo.agent.keys import canonical_key, split_keys
-from arpo.agent.parser import MAX_HOTKEY_CHARACTERS, ParsedResponse, check_length, check_number_of_actions
-from arpo.agent.render import render
+from arpo.agent.response import (
+    BLANK,
+    MAX_HOTKEY_CHARACTERS,
+    ParsedResponse,
+    ParseErrorKind,
+    check_extra,
+    check_length,
+    read_point,
+    refuse,
+)
 from arpo.agent.tool_calls import Call, ReadCall, read_calls, read_json, write_calls
 from arpo.errors import ActionParseError
 
@@ -38,17 +43,24 @@ _OPENING = re.compile(r"<tool_call>|(?:\A|(?<=</think>))\s*(?=\{\s*[\"']name[\"'
 """The beginning of a call: of one that is the whole response, the tag may be missing."""
 
 
-def parse_response(text: str, *, max_actions: int | None = None) -> ParsedResponse:
-    """Return the thought and the actions of a response; arguments and errors are those of `arpo.agent.parser`."""
-    return parse_calls(text, _read, _OPENING, max_actions)
+def parse_response(text: str) -> ParsedResponse:
+    """Return the thought and the actions of a response."""
+    return parse_calls(text, _read, _OPENING)
 
 
-def parse_calls(text: str, read: ReadCall, opening: re.Pattern[str], max_actions: int | None) -> ParsedResponse:
-    """Return the thought and the actions of a response whose calls `read` reads, as `read_calls` has it."""
+def parse_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> ParsedResponse:
+    """Return the thought and the actions of a response whose calls `read` reads, as `read_calls` has it.
+
+    A move of the pointer and a drag from there are one action.
+    """
     thought, calls = read_calls(text, read, opening)
-    found = _joined([_action(name, given) for name, given in calls])
-    check_number_of_actions(found, max_actions)
-    return ParsedResponse(thought, found)
+    found: list[Action] = []
+    for action in (_action(name, given) for name, given in calls):
+        if isinstance(action, actions.Drag) and action.x is None and found and isinstance(found[-1], actions.Hover):
+            found[-1] = action.begun_at(found[-1].points[0])
+        else:
+            found.append(action)
+    return ParsedResponse(thought, tuple(found))
 
 
 def render_response(action: Action, thought: str = "", *others: Action) -> str:
@@ -56,28 +68,27 @@ def render_response(action: Action, thought: str = "", *others: Action) -> str:
 
     A `Press` is written, and so read, as a `Hotkey` of its key.
     """
-    return write_calls([_written(call) for call in calls_of(action, *others)], thought, "\n")
+    calls = [{"name": name, "arguments": given} for name, given in calls_of(action, *others)]
+    return write_calls([json.dumps(call, ensure_ascii=False, allow_nan=False) for call in calls], thought, "\n")
 
 
 def calls_of(*wanted: Action) -> list[Call]:
     """Return the calls that mean some actions."""
-    return [call for each in wanted for call in _named(each)]
+    if missing := [action for action in wanted if type(action) not in _WRITERS]:
+        raise ValueError(f"{TOOL} has no action for {missing[0]}")
+    return [call for action in wanted for call in _WRITERS[type(action)](action)]
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _refuse(kind: ParseErrorKind, message: str) -> NoReturn:
-    raise ActionParseError(kind, message)
-
-
 def _read(text: str, at: int) -> tuple[Call, int]:
     call, end = read_json(text, at)
     if not isinstance(call, dict) or call.keys() != {"name", "arguments"}:
-        _refuse(ParseErrorKind.BAD_SYNTAX, f"a call must be an object of name and arguments, got {str(call)[:80]}")
+        refuse(ParseErrorKind.BAD_SYNTAX, f"a call must be an object of name and arguments, got {str(call)[:80]}")
     name, given = call["name"], call["arguments"]
     if not isinstance(name, str) or not isinstance(given, dict):
-        _refuse(ParseErrorKind.BAD_SYNTAX, "the name of a call must be a string, and its arguments an object")
+        refuse(ParseErrorKind.BAD_SYNTAX, "the name of a call must be a string, and its arguments an object")
     return (name, given), end
 
 
@@ -85,49 +96,34 @@ def _action(name: str, given: Mapping[str, Any]) -> Action:
     if name.strip() != TOOL:
         return _function(name, given)
     if "action" not in given:
-        _refuse(ParseErrorKind.MISSING_ARGUMENT, f"{TOOL} needs an action")
+        refuse(ParseErrorKind.MISSING_ARGUMENT, f"{TOOL} needs an action")
     action = given["action"]
     rule = _RULES.get(action.strip()) if isinstance(action, str) else None
     if rule is None:
-        message = f"unknown action {str(action)[:40]!r}; known are {', '.join(_RULES)}"
-        _refuse(ParseErrorKind.UNKNOWN_ACTION, message)
+        refuse(ParseErrorKind.UNKNOWN_ACTION, f"unknown action {str(action)[:40]!r}; known are {', '.join(_RULES)}")
     taken = {key: given.get(key) for key in rule.arguments if key == "text" or not _is_blank(given.get(key))}
     incomplete = rule.optional is not None and rule.optional not in taken
-    ignored = _ARGUMENTS - {"keys", "text"} if not incomplete else {"action", "status"}
+    ignored = {"action", "status"} if incomplete else _ARGUMENTS - {"keys", "text"}
     extra = {key: str(value) for key, value in given.items() if key not in ignored and key not in rule.arguments}
-    if held := [key for key in ("keys", "text") if not _is_blank(extra.get(key))]:
-        _refuse(ParseErrorKind.BAD_ARGUMENT, f"{action} takes no {held[0]}, got {extra[held[0]][:40]!r}")
-    check_extra(action, extra, incomplete=incomplete)
+    check_extra(action, extra, incomplete=incomplete, others=("keys", "text"))
     return rule.build({"action": action, **taken})
 
 
 def _is_blank(value: Any) -> bool:
     """Return whether an argument is missing, or stands there for form's sake."""
-    return value is None or (isinstance(value, str | list) and str(value).strip() in ("", "[]", "null", "None"))
-
-
-def _joined(found: Sequence[Action]) -> tuple[Action, ...]:
-    """Return the actions, in which a move of the pointer and a drag from there are one."""
-    joined: list[Action] = []
-    for action in found:
-        before = joined[-1] if joined else None
-        if isinstance(action, actions.Drag) and action.x is None and isinstance(before, actions.Hover):
-            joined[-1] = actions.Drag(before.x, before.y, action.to_x, action.to_y)
-        else:
-            joined.append(action)
-    return tuple(joined)
+    return value is None or (isinstance(value, str | list) and str(value).strip() in BLANK)
 
 
 def _function(name: str, given: Mapping[str, Any]) -> Action:
     if str(given.get("action")).strip() in _RULES:
-        _refuse(ParseErrorKind.BAD_CALL, f"there is no tool {name[:40]!r} with such an action; the tool is {TOOL}")
+        refuse(ParseErrorKind.BAD_CALL, f"there is no tool {name[:40]!r} with such an action; the tool is {TOOL}")
     if not name or not all(re.fullmatch(r"\w+", key) and key != "function" for key in given):
-        _refuse(ParseErrorKind.BAD_CALL, f"{name[:40]!r} or one of its arguments is no name")
+        refuse(ParseErrorKind.BAD_CALL, f"{name[:40]!r} or one of its arguments is no name")
     for key, value in [("name", name), *given.items()]:  # an argument may have that name, too
         if isinstance(value, str):
             _text({key: value}, key)
         elif not isinstance(value, bool) and not _is_number(value, 10**INTEGER_DIGITS):
-            _refuse(ParseErrorKind.BAD_CALL, f"{key[:40]} must be a string, a number, true or false")
+            refuse(ParseErrorKind.BAD_CALL, f"{key[:40]} must be a string, a number, true or false")
     return actions.Call(name, given)
 
 
@@ -139,7 +135,7 @@ def _is_number(value: Any, below: float = math.inf) -> bool:
 
 def _needed(given: Mapping[str, Any], name: str) -> Any:
     if given.get(name) is None:
-        _refuse(ParseErrorKind.MISSING_ARGUMENT, f"{given.get('action', 'a call')} needs {name}")
+        refuse(ParseErrorKind.MISSING_ARGUMENT, f"{given.get('action', 'a call')} needs {name}")
     return given[name]
 
 
@@ -148,7 +144,7 @@ def _text(given: Mapping[str, Any], name: str) -> str:
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text)  # its type is the schema's, whatever it looks like
     if not isinstance(text, str):
-        _refuse(ParseErrorKind.BAD_ARGUMENT, f"{name[:40]} must be a string, got {str(text)[:40]}")
+        refuse(ParseErrorKind.BAD_ARGUMENT, f"{name[:40]} must be a string, got {str(text)[:40]}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -165,17 +161,13 @@ def _point(given: Mapping[str, Any]) -> tuple[float, float]:
 
 def _dragged_to(given: Mapping[str, Any]) -> Action:
     if len(_NUMERAL.findall(str(_needed(given, "coordinate")))) > 2:
-        _refuse(ParseErrorKind.BAD_BOX, f"a drag ends at one point, got {str(given['coordinate'])[:40]}")
+        refuse(ParseErrorKind.BAD_BOX, f"a drag ends at one point, got {str(given['coordinate'])[:40]}")
     return actions.Drag(None, None, *_point(given))
 
 
 def _place(given: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Return the place of a click; none where the pointer is."""
     return _point(given) if "coordinate" in given else (None, None)
-
-
-def _clicked(kind: Callable[[float | None, float | None], Action], given: Mapping[str, Any]) -> Action:
-    return kind(*_place(given))
 
 
 def _keys(given: Mapping[str, Any]) -> Action:
@@ -186,19 +178,19 @@ def _keys(given: Mapping[str, Any]) -> Action:
         except ActionParseError as error:
             raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"keys are no list of names: {error}") from error
         if end < len(given["keys"]):
-            _refuse(ParseErrorKind.BAD_ARGUMENT, f"keys must be one list of names, got {given['keys'][:40]}")
+            refuse(ParseErrorKind.BAD_ARGUMENT, f"keys must be one list of names, got {given['keys'][:40]}")
     names = [str(name) if type(name) is int else name for name in (found if isinstance(found, list) else [found])]
     if not names or not all(isinstance(name, str) for name in names):
-        _refuse(ParseErrorKind.BAD_ARGUMENT, f"keys must be a list of names, got {str(names)[:40]}")
+        refuse(ParseErrorKind.BAD_ARGUMENT, f"keys must be a list of names, got {str(names)[:40]}")
     for name in names:
         check_length(name, "name of a key", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
     keys = [canonical_key(part) for name in names for part in split_keys(name)]
     known = [key for key in keys if key is not None]
     if len(known) < len(keys):
-        _refuse(ParseErrorKind.BAD_ARGUMENT, f"unknown key in {str(names)[:80]}")
+        refuse(ParseErrorKind.BAD_ARGUMENT, f"unknown key in {str(names)[:80]}")
     action = actions.Hotkey(tuple(key.lower() for key in known) if len(known) > 1 else tuple(known))
     # as it is stored, so that it can be read again
-    check_length(render(action), "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
+    check_length(action.describe(), "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
     return action
 
 
@@ -207,7 +199,7 @@ def _scrolled(ways: tuple[actions.Direction, actions.Direction], given: Mapping[
     if isinstance(amount, str) and _NUMBER.fullmatch(amount.strip()):
         amount = float(amount)
     if not _is_number(amount) or amount == 0:
-        _refuse(ParseErrorKind.BAD_ARGUMENT, f"pixels must be a number other than 0, got {str(amount)[:40]}")
+        refuse(ParseErrorKind.BAD_ARGUMENT, f"pixels must be a number other than 0, got {str(amount)[:40]}")
     return actions.Scroll(ways[0] if amount > 0 else ways[1], *_place(given))
 
 
@@ -215,13 +207,13 @@ def _ended(given: Mapping[str, Any]) -> Action:
     endings: dict[str, Action] = {"success": actions.Finished(), "failure": actions.Fail()}
     status = _text(given, "status").strip().lower() if "status" in given else "success"
     if status not in endings:
-        _refuse(ParseErrorKind.BAD_ARGUMENT, f"status must be success or failure, got {status[:40]!r}")
+        refuse(ParseErrorKind.BAD_ARGUMENT, f"status must be success or failure, got {status[:40]!r}")
     return endings[status]
 
 
 def _answered(given: Mapping[str, Any]) -> Action:
     if isinstance(_ended(given), actions.Fail):
-        _refuse(ParseErrorKind.BAD_ARGUMENT, "an answer is no failure: terminate says that")
+        refuse(ParseErrorKind.BAD_ARGUMENT, "an answer is no failure: terminate says that")
     return actions.Finished(_text(given, "text"))
 
 
@@ -235,17 +227,20 @@ class _Rule:
     """The one of them that may be missing; another argument is then no longer ignored, as it may be this one."""
 
 
-def _click(kind: Callable[[float | None, float | None], Action]) -> _Rule:
-    return _Rule(partial(_clicked, kind), ("coordinate",), "coordinate")
+def _click(button: actions.Button, count: Literal[1, 2]) -> _Rule:
+    return _Rule(lambda given: actions.Click(*_place(given), button, count), ("coordinate",), "coordinate")
 
 
+_CLICKS: Mapping[tuple[actions.Button, Literal[1, 2]], str] = {
+    ("left", 1): "left_click",
+    ("right", 1): "right_click",
+    ("middle", 1): "middle_click",
+    ("left", 2): "double_click",
+}
 _scroll = ("pixels", "coordinate"), "coordinate"
 _RULES: Mapping[str, _Rule] = {
-    "left_click": _click(actions.Click),
-    "right_click": _click(actions.RightClick),
-    "middle_click": _click(actions.MiddleClick),
-    "double_click": _click(actions.DoubleClick),
-    "triple_click": _click(actions.DoubleClick),  # as the cookbook simulates it
+    **{name: _click(*clicks) for clicks, name in _CLICKS.items()},
+    "triple_click": _click("left", 2),  # as the cookbook simulates it
     "mouse_move": _Rule(lambda given: actions.Hover(*_point(given)), ("coordinate",)),
     "left_click_drag": _Rule(_dragged_to, ("coordinate",), "start"),
     "scroll": _Rule(partial(_scrolled, ("up", "down")), *_scroll),
@@ -261,29 +256,18 @@ _RULES: Mapping[str, _Rule] = {
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def _written(call: Call) -> str:
-    content = {"name": call[0], "arguments": call[1]}
-    return json.dumps(content, ensure_ascii=False, allow_nan=False)
-
-
-def _named(action: Action) -> list[Call]:
-    """Return the calls that mean an action."""
-    write = _WRITERS.get(type(action))
-    if write is None:
-        raise ValueError(f"{TOOL} has no action for {action}")
-    return write(action)
-
-
 def _use(action: str, **arguments: Any) -> Call:
     return TOOL, {"action": action, **arguments}
 
 
-def _pointed(name: str, action: Any) -> list[Call]:
-    return [_use(name, **_coordinate(action.x, action.y))]
+def _clicked(action: actions.Click) -> list[Call]:
+    if (action.button, action.count) not in _CLICKS:
+        raise ValueError(f"{TOOL} has no action for {action}")
+    return [_use(_CLICKS[action.button, action.count], **_coordinate(action.x, action.y))]
 
 
 def _dragged(action: actions.Drag) -> list[Call]:
-    start = [] if action.x is None else _pointed("mouse_move", action)
+    start = [_use("mouse_move", **_coordinate(*point)) for point in action.start]
     return [*start, _use("left_click_drag", **_coordinate(action.to_x, action.to_y))]
 
 
@@ -312,11 +296,8 @@ def _coordinate(x: float | None, y: float | None) -> dict[str, list[float]]:
 
 
 _WRITERS: Mapping[type, Callable[[Any], list[Call]]] = {
-    actions.Click: partial(_pointed, "left_click"),
-    actions.RightClick: partial(_pointed, "right_click"),
-    actions.MiddleClick: partial(_pointed, "middle_click"),
-    actions.DoubleClick: partial(_pointed, "double_click"),
-    actions.Hover: partial(_pointed, "mouse_move"),
+    actions.Click: _clicked,
+    actions.Hover: lambda action: [_use("mouse_move", **_coordinate(action.x, action.y))],
     actions.Drag: _dragged,
     actions.Scroll: _turned,
     actions.Hotkey: lambda action: _pressed(action.keys),

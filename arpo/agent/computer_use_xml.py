@@ -12,7 +12,7 @@
     </function>
     </tool_call>                    more calls may follow
 
-The tool, its actions and what is refused are those of `arpo.agent.computer_use`. A value is what stands between its
+The tool, its actions and the refusals are those of `arpo.agent.computer_use`. A value is what stands between its
 tags, but for a line break on either side, and its type is that which the function has for it. A value that holds a tag
 of this grammar is refused, for a tag has been left out before it.
 """
@@ -23,10 +23,8 @@ from typing import Any
 
 from arpo.agent.actions import Action
 from arpo.agent.computer_use import calls_of, parse_calls
-from arpo.agent.error_kinds import ParseErrorKind
-from arpo.agent.parser import ParsedResponse
+from arpo.agent.response import ParsedResponse, ParseErrorKind, refuse
 from arpo.agent.tool_calls import Call, write_calls
-from arpo.errors import ActionParseError
 
 _OPENING = re.compile(r"<tool_call>|(?=<function=)")
 """The beginning of a call, whose tag Qwen3.5 leaves out at times."""
@@ -36,12 +34,12 @@ _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>\s*+", re
 _TAG = re.compile(r"</?(?:function|parameter)\b")
 
 
-def parse_response(text: str, *, max_actions: int | None = None) -> ParsedResponse:
-    """Return the thought and the actions of a response; arguments and errors are those of `arpo.agent.parser`.
+def parse_response(text: str) -> ParsedResponse:
+    """Return the thought and the actions of a response.
 
     The arguments of a function of the desktop are texts; `arpo.agent.functions.typed` gives them their types.
     """
-    return parse_calls(text, _read, _OPENING, max_actions)
+    return parse_calls(text, _read, _OPENING)
 
 
 def render_response(action: Action, thought: str = "", *others: Action) -> str:
@@ -53,19 +51,19 @@ def _read(text: str, at: int) -> tuple[Call, int]:
     function = _FUNCTION.match(text, at)
     if function is None:
         rest = text[at : at + 40].strip()
-        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected <function=name>, got {rest!r}")
+        refuse(ParseErrorKind.BAD_SYNTAX, f"expected <function=name>, got {rest!r}")
     name, at = function[1].strip(), function.end()
     given: dict[str, Any] = {}
     while parameter := _PARAMETER.match(text, at):
         key, value, at = parameter[1].strip(), parameter[2], parameter.end()
         if stray := _TAG.search(value):
-            raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"the value of {key[:40]} holds the tag {stray[0]}")
+            refuse(ParseErrorKind.BAD_SYNTAX, f"the value of {key[:40]} holds the tag {stray[0]}")
         if key in given:
-            raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"a call has the parameter {key[:40]} twice")
+            refuse(ParseErrorKind.BAD_ARGUMENT, f"a call has the parameter {key[:40]} twice")
         given[key] = value
     if not text.startswith("</function>", at):
-        said = f"expected <parameter=name>, its value and </parameter>, or </function>, got {text[at : at + 40]!r}"
-        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, said)
+        wanted = "<parameter=name>, its value and </parameter>, or </function>"
+        refuse(ParseErrorKind.BAD_SYNTAX, f"expected {wanted}, got {text[at : at + 40]!r}")
     return (name, given), at + len("</function>")
 
 

@@ -1,18 +1,17 @@
-"""A mouse and a keyboard: the one place that says which moves, buttons and keys an action is made of."""
+"""A mouse and a keyboard: the moves, buttons and keys that an action is made of."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Generic, Literal, TypeVar, assert_never
+from typing import ClassVar, Generic, TypeVar
 
 from arpo.agent import actions
-from arpo.agent.actions import Action, Direction, Keyboard, Pointer
+from arpo.agent.actions import Action, Button, Direction, Point
 
 Event = TypeVar("Event")
-Button = Literal["left", "middle", "right"]
 
 
 class MouseAndKeyboard(ABC, Generic[Event]):
-    """Devices that perform actions as lists of events; a subclass says what an event is.
+    """Devices that perform actions as lists of events, whose form a subclass has.
 
     Attributes:
         DRAG_MOVES: How many moves a drag makes on its way. Applications take a pointer that jumps for a click, and one
@@ -21,64 +20,18 @@ class MouseAndKeyboard(ABC, Generic[Event]):
 
     DRAG_MOVES: ClassVar[int]
 
-    def events(self, action: Action) -> list[Event]:
-        """Return the events of an action; none where there is nothing to do."""
-        if isinstance(action, Pointer):
-            return self._use_pointer(action)
-        if isinstance(action, Keyboard):
-            return self._use_keyboard(action)
+    def events(self, action: Action) -> list[Event]:  # noqa: PLR0911 - one a kind of action
+        """Return the events of an action; none for one that mouse and keyboard have no part in."""
         match action:
-            case actions.TypeText(text):
-                return self.type(text)
-            case actions.Wait():
-                return self.wait()
-            case actions.Call() | actions.Finished() | actions.CallUser() | actions.Fail():
-                return []
-            case _:
-                assert_never(action)
-
-    def _use_pointer(self, action: Pointer) -> list[Event]:
-        match action:
-            case actions.Click(x, y):
-                return [*self._move_to(x, y), *self._click("left", 1)]
-            case actions.DoubleClick(x, y):
-                return [*self._move_to(x, y), *self._click("left", 1), *self._click("left", 2)]
-            case actions.RightClick(x, y) | actions.MiddleClick(x, y):
-                button: Button = "right" if isinstance(action, actions.RightClick) else "middle"
-                return [*self._move_to(x, y), *self._click(button, 1)]
+            case actions.Click(_, _, button, count):
+                events = self._move_to(action.start)  # first, because a press is where the pointer is by then
+                return events + [self.button(down, button, n) for n in range(1, count + 1) for down in (True, False)]
             case actions.Hover(x, y):
                 return self.move(x, y)
             case actions.Drag():
                 return self._drag(action)
-            case actions.Scroll(direction, x, y):
-                return self.scroll(direction, None if x is None or y is None else (x, y))
-            case _:
-                assert_never(action)
-
-    def _move_to(self, x: float | None, y: float | None) -> list[Event]:
-        return [] if x is None or y is None else self.move(x, y)
-
-    def _drag(self, action: actions.Drag) -> list[Event]:
-        events = [*self._move_to(action.x, action.y), self.button(True, "left", 1)]
-        # From a place that is not known the pointer jumps to just before the end, which applications take for a drag.
-        from_x, from_y = self.pointer() or (action.to_x - self.DRAG_MOVES, action.to_y)
-        if action.x is not None and action.y is not None:
-            from_x, from_y = action.x, action.y
-        way_x, way_y = action.to_x - from_x, action.to_y - from_y
-        for move in range(1, self.DRAG_MOVES + 1):
-            x, y = from_x + way_x * move / self.DRAG_MOVES, from_y + way_y * move / self.DRAG_MOVES
-            events += self.move(x, y, dragging=True)
-        return [*events, self.button(False, "left", 1)]
-
-    def pointer(self) -> tuple[float, float] | None:
-        """Return where the pointer is; None where the devices do not know."""
-        return None
-
-    def _click(self, button: Button, count: int) -> list[Event]:
-        return [self.button(True, button, count), self.button(False, button, count)]
-
-    def _use_keyboard(self, action: Keyboard) -> list[Event]:
-        match action:
+            case actions.Scroll(direction):
+                return self.scroll(direction, action.start[0] if action.start else None)
             case actions.Hotkey(keys):
                 return self._press(keys)
             case actions.Press(key):
@@ -87,8 +40,30 @@ class MouseAndKeyboard(ABC, Generic[Event]):
                 return self.key_down(key)
             case actions.KeyUp(key):
                 return self.key_up(key)
+            case actions.TypeText(text):
+                return self.type(text)
+            case actions.Wait():
+                return self.wait()
             case _:
-                assert_never(action)
+                return []
+
+    def _move_to(self, start: tuple[Point, ...]) -> list[Event]:
+        return [event for point in start for event in self.move(*point)]
+
+    def _drag(self, action: actions.Drag) -> list[Event]:
+        events = [*self._move_to(action.start), self.button(True, "left", 1)]
+        # From a place that is not known the pointer jumps to just before the end, which applications take for a drag.
+        before = self.pointer() or (action.to_x - self.DRAG_MOVES, action.to_y)
+        from_x, from_y = action.start[0] if action.start else before
+        way_x, way_y = action.to_x - from_x, action.to_y - from_y
+        for move in range(1, self.DRAG_MOVES + 1):
+            x, y = from_x + way_x * move / self.DRAG_MOVES, from_y + way_y * move / self.DRAG_MOVES
+            events += self.move(x, y, dragging=True)
+        return [*events, self.button(False, "left", 1)]
+
+    def pointer(self) -> tuple[float, float] | None:
+        """Return the place of the pointer; None where the devices do not know it."""
+        return None
 
     def _press(self, keys: Sequence[str]) -> list[Event]:
         pressed = [event for key in keys for event in self.key_down(key)]
@@ -103,7 +78,7 @@ class MouseAndKeyboard(ABC, Generic[Event]):
         """Press or release a button, `count` of a double click being 2 the second time."""
 
     @abstractmethod
-    def scroll(self, direction: Direction, at: tuple[float, float] | None) -> list[Event]:
+    def scroll(self, direction: Direction, at: Point | None) -> list[Event]:
         """Turn the wheel, at a point or where the pointer is."""
 
     @abstractmethod

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from arpo.agent.actions import Action, Call, Scalar
-from arpo.agent.render import render
 
 Kind = Literal["str", "int", "float", "bool"]
 
@@ -32,7 +31,7 @@ class Function:
     def __str__(self) -> str:
         """The line of a prompt."""
         call = Call(self.name, {name: _EXAMPLES[kind] for name, kind in self.parameters.items()})
-        return f"{render(call)} # {self.does}"
+        return f"{call.describe()} # {self.does}"
 
 
 def typed(action: Action, functions: Sequence[Function]) -> Action:
@@ -69,7 +68,7 @@ def _of_kind(value: Scalar, kind: Kind) -> Scalar:
 
 
 def refusal(call: Call, functions: Sequence[Function]) -> str:
-    """Return why nobody performs a call; empty where it fits one of the functions."""
+    """Return the reason why no function performs a call; empty where it fits one."""
     function = next((function for function in functions if function.name == call.function), None)
     if function is None:
         return f"there is no function {call.function[:40]!r}"

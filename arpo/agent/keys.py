@@ -77,22 +77,22 @@ def split_keys(text: str) -> list[str]:
     UI-TARS-desktop splits at spaces and plus signs and drops what is empty. Here a sign is itself a key where nothing
     stands for it to join: alone (`+`), first (`+ a`), or last (`ctrl +`, `ctrl++`, `ctrl + -`).
     """
-    words = _WORD.findall(text) or [text[:1]]  # a space or a newline is a key too
-    names = [place for place, word in enumerate(words) if word not in _JOINTS]
+    parts = _WORD.findall(text) or [text[:1]]  # a space or a newline is a key too
+    names = [place for place, part in enumerate(parts) if part not in _JOINTS]
     if not names:
-        return list(dict.fromkeys(words))
-    first, last = words[:1] if names[0] > 0 else [], words[-1:] if names[-1] < len(words) - 1 else []
-    return [*first, *_joined([words[place] for place in names]), *last]
+        return list(dict.fromkeys(parts))
+    first, last = parts[:1] if names[0] > 0 else [], parts[-1:] if names[-1] < len(parts) - 1 else []
+    return [*first, *_joined([parts[place] for place in names]), *last]
 
 
-def _joined(words: list[str]) -> list[str]:
+def _joined(parts: list[str]) -> list[str]:
     """Return the names with those of two words as one: `page down` is a key, `ctrl left` are two."""
     names: list[str] = []
-    for word in words:
-        if names and canonical_key(names[-1] + word) and not (canonical_key(names[-1]) and canonical_key(word)):
-            names[-1] += word
+    for part in parts:
+        if names and canonical_key(names[-1] + part) and not (canonical_key(names[-1]) and canonical_key(part)):
+            names[-1] += part
         else:
-            names.append(word)
+            names.append(part)
     return names
 
 

@@ -1,11 +1,9 @@
 """The comparison of an action with an expert's: kind, point and text each by itself, and one score of them."""
 
-import unicodedata
 from dataclasses import dataclass
 
-from arpo.agent import actions
-from arpo.agent.actions import Action
-from arpo.errors import check_at_least
+from arpo.agent.actions import Action, Click, Hotkey, Press
+from arpo.bounds import NotNegative, checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +33,23 @@ def compare(action: Action, expert: Action, *, tolerance: float) -> Match:
     """
     if not same_kind(action, expert):
         return Match(kind=False, point=False, text=False)
-    return Match(kind=True, point=same_point(action, expert, tolerance=tolerance), text=same_text(action, expert))
+    point = same_point(action, expert, tolerance=tolerance)
+    return Match(kind=True, point=point, text=action.details == expert.details)
 
 
 def same_kind(action: Action, expert: Action) -> bool:
-    """Return whether two actions are of one type; the press of a key is a hotkey of one key."""
-    return type(_plain(action)) is type(_plain(expert))
+    """Return whether two actions are of one type, two clicks of one button; a key pressed is a hotkey of one key."""
+    return _kind(action) == _kind(expert)
+
+
+def _kind(action: Action) -> object:
+    match action:
+        case Click(_, _, button, count):
+            return Click, button, count
+        case Press():
+            return Hotkey
+        case _:
+            return type(action)
 
 
 def same_point(action: Action, expert: Action, *, tolerance: float) -> bool:
@@ -51,48 +60,13 @@ def same_point(action: Action, expert: Action, *, tolerance: float) -> bool:
         expert: The centre of the boxes.
         tolerance: Half of a box's side, in pixels; what lies on its edge is inside.
     """
-    found, wanted = _points(action), _points(expert)
-    return len(found) == len(wanted) and all(
-        max(abs(x - to_x), abs(y - to_y)) <= tolerance for (x, y), (to_x, to_y) in zip(found, wanted, strict=True)
+    return len(action.points) == len(expert.points) and all(
+        max(abs(x - to_x), abs(y - to_y)) <= tolerance
+        for (x, y), (to_x, to_y) in zip(action.points, expert.points, strict=True)
     )
 
 
-def same_text(action: Action, expert: Action) -> bool:
-    """Return whether two actions say the same: text, keys, direction, or function and arguments.
-
-    Typed text is compared without regard to the forms of its letters (NFKC) and to the length of white space. A
-    newline at its end counts, because it presses Enter. What `finished` tells the user does not count. The arguments
-    of a call are compared as they are, in any order: a path with one space more is another path.
-    """
-    return _text(action) == _text(expert)
-
-
-def _plain(action: Action) -> Action:
-    return actions.Hotkey((action.key,)) if isinstance(action, actions.Press) else action
-
-
-def _points(action: Action) -> list[tuple[float, float]]:
-    if not isinstance(action, actions.Pointer):
-        return []
-    start = [] if action.x is None or action.y is None else [(action.x, action.y)]
-    return [*start, (action.to_x, action.to_y)] if isinstance(action, actions.Drag) else start
-
-
-def _text(action: Action) -> tuple[str, ...]:
-    match _plain(action):
-        case actions.TypeText(text):
-            return (" ".join(unicodedata.normalize("NFKC", text).split()), "\n" * text.endswith("\n"))
-        case actions.Hotkey(keys):
-            return keys
-        case actions.KeyDown(key) | actions.KeyUp(key):
-            return (key,)
-        case actions.Scroll(direction):
-            return (direction,)
-        case actions.Call(function, arguments):
-            return (function, *(f"{name}={value!r}" for name, value in sorted(arguments.items())))
-    return ()
-
-
+@checked
 @dataclass(frozen=True, kw_only=True)
 class StepScore:
     """The reward of a response that is an action: the sum of the weights of what agrees with the expert's.
@@ -112,14 +86,11 @@ class StepScore:
         exact: For all of these.
     """
 
-    format: float = 0.19
-    kind: float = 0.36
-    point: float = 0.0
-    text: float = 0.0
-    exact: float = 0.45
-
-    def __post_init__(self) -> None:
-        check_at_least(0, format=self.format, kind=self.kind, point=self.point, text=self.text, exact=self.exact)
+    format: NotNegative = 0.19
+    kind: NotNegative = 0.36
+    point: NotNegative = 0.0
+    text: NotNegative = 0.0
+    exact: NotNegative = 0.45
 
     def of(self, match: Match) -> float:
         """Return the reward of an action."""

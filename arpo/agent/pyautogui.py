@@ -12,10 +12,9 @@ import math
 import string
 from collections.abc import Sequence
 from itertools import groupby
-from typing import assert_never
 
 from arpo.agent import actions
-from arpo.agent.actions import Action, Keyboard, Pointer
+from arpo.agent.actions import Action
 from arpo.agent.keys import known_key, typeable
 
 SCROLL_CLICKS = 5
@@ -45,52 +44,26 @@ _LESS_THAN = ("shift", ",")
 def to_pyautogui(action: Action) -> str:
     """Return Python source that performs an action, in screen pixels, with pyautogui.
 
-    An action that only ends the episode gives source that does nothing, and so does a call of a function.
+    An action that mouse and keyboard have no part in gives source that does nothing.
     """
     return "\n".join((*_HEADER, *_statements(action), ""))
 
 
-def _statements(action: Action) -> list[str]:
-    if isinstance(action, Pointer):
-        return _pointer(action)
-    if isinstance(action, Keyboard):
-        return _keyboard(action)
+def _statements(action: Action) -> list[str]:  # noqa: PLR0911 - one a kind of action
     match action:
-        case actions.TypeText(text):
-            return _typing(text)
-        case actions.Wait():
-            return [f"time.sleep({WAIT_S})"]
-        case actions.Call() | actions.Finished() | actions.CallUser() | actions.Fail():
-            return []
-        case _:
-            assert_never(action)
-
-
-def _pointer(action: Pointer) -> list[str]:
-    match action:
-        case actions.Click(x, y):
-            return [f"pyautogui.click({_at(x, y)}button='left')"]
-        case actions.DoubleClick(x, y):
-            return [f"pyautogui.doubleClick({_at(x, y)}button='left')"]
-        case actions.RightClick(x, y) | actions.MiddleClick(x, y):
-            button = "right" if isinstance(action, actions.RightClick) else "middle"
-            return [f"pyautogui.click({_at(x, y)}button='{button}')"]
+        case actions.Click(_, _, button, count):
+            where = "".join(f"{_point(*point)}, " for point in action.start)
+            return [f"pyautogui.{'click' if count == 1 else 'doubleClick'}({where}button='{button}')"]
         case actions.Hover(x, y):
             return [f"pyautogui.moveTo({_point(x, y)})"]
-        case actions.Drag(x, y, to_x, to_y):
-            begin = [] if x is None or y is None else [f"pyautogui.moveTo({_point(x, y)})"]
-            return [*begin, f"pyautogui.dragTo({_point(to_x, to_y)}, duration={DRAG_S}, button='left')"]
-        case actions.Scroll(direction, x, y):
+        case actions.Drag(to_x=x, to_y=y):
+            begin = [f"pyautogui.moveTo({_point(*point)})" for point in action.start]
+            return [*begin, f"pyautogui.dragTo({_point(x, y)}, duration={DRAG_S}, button='left')"]
+        case actions.Scroll(direction):
             wheel = "scroll" if direction in ("up", "down") else "hscroll"
             clicks = SCROLL_CLICKS if direction in ("up", "right") else -SCROLL_CLICKS
-            where = "" if x is None or y is None else f", {_point(x, y)}"
+            where = "".join(f", {_point(*point)}" for point in action.start)
             return [f"pyautogui.{wheel}({clicks}{where})"]
-        case _:
-            assert_never(action)
-
-
-def _keyboard(action: Keyboard) -> list[str]:
-    match action:
         case actions.Hotkey(keys):
             return [_hotkey(keys)]
         case actions.Press(key):
@@ -100,13 +73,12 @@ def _keyboard(action: Keyboard) -> list[str]:
             return [f"pyautogui.keyDown({name!r})" for name in _physical(key)]
         case actions.KeyUp(key):
             return [f"pyautogui.keyUp({name!r})" for name in reversed(_physical(key))]
+        case actions.TypeText(text):
+            return _typing(text)
+        case actions.Wait():
+            return [f"time.sleep({WAIT_S})"]
         case _:
-            assert_never(action)
-
-
-def _at(x: float | None, y: float | None) -> str:
-    """Return a position as the first arguments of a click; none where the pointer is."""
-    return "" if x is None or y is None else f"{_point(x, y)}, "
+            return []
 
 
 def _point(x: float, y: float) -> str:
@@ -137,7 +109,7 @@ def _typing(text: str) -> list[str]:
 
 
 def _typing_runs(runs: Sequence[tuple[str, str]], pace: float) -> list[str]:
-    """Return how to type each run of characters, with pauses of `pace` times their usual length."""
+    """Return the statements that type each run of characters, with pauses of `pace` times their usual length."""
     interval, settle = _short(TYPE_INTERVAL_S * pace), _short(SETTLE_S * pace)
     statements = []
     for kind, characters in runs:

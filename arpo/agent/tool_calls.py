@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from arpo.agent.error_kinds import ParseErrorKind
-from arpo.agent.parser import MAX_CHARACTERS, THOUGHT_ENDS, check_length
+from arpo.agent.response import MAX_CHARACTERS, THOUGHT_ENDS, ParseErrorKind, check_length, refuse
 from arpo.errors import ActionParseError
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -51,13 +50,10 @@ def read_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> tuple[str
         text: The response.
         read: Reads a call, behind its opening tag.
         opening: The beginning of a call: its tag, and what may stand without it.
-
-    Raises:
-        ActionParseError: `empty`, `too_long`, `no_action` or `bad_syntax`, and what `read` raises.
     """
     check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
-        raise ActionParseError(ParseErrorKind.EMPTY, "the response is empty")
+        refuse(ParseErrorKind.EMPTY, "the response is empty")
     start = at = _end_of_thought(text, read, opening)
     calls: list[Call] = []
     while found := opening.search(text, at):
@@ -69,22 +65,22 @@ def read_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> tuple[str
         closing = _skip(text, at)
         at = closing + len(CLOSING) if text.startswith(CLOSING, closing) else at
     if not calls:
-        raise ActionParseError(ParseErrorKind.NO_ACTION, f"the response has no {OPENING}")
+        refuse(ParseErrorKind.NO_ACTION, f"the response has no {OPENING}")
     _check_none(text[at:], _BEHIND)
     return text[:start].strip(), calls
 
 
 def write_calls(calls: Sequence[str], thought: str, between: str) -> str:
     """Return a response with calls that are written, and `between` behind its thought."""
-    said = thought.strip()
-    if _BEFORE.search(said.rpartition(THOUGHT_ENDS)[2]) or said.startswith("{"):
+    thought = thought.strip()
+    if _BEFORE.search(thought.rpartition(THOUGHT_ENDS)[2]) or thought.startswith("{"):
         raise ValueError(f"a thought must not hold a part of a call, got {thought[:80]!r}")
     whole = "\n".join(f"{OPENING}\n{call}\n{CLOSING}" for call in calls)
-    return f"{said}{between}{whole}" if said else whole
+    return f"{thought}{between}{whole}" if thought else whole
 
 
 def _end_of_thought(text: str, read: ReadCall, opening: re.Pattern[str]) -> int:
-    """Return where the last thought ends that is closed by a tag, which no call has typed; 0 where none is."""
+    """Return the end of the last thought that is closed by a tag, which no call has typed; 0 where none is."""
     begin = at = 0
     for _ in range(2 * _MOST_DRAFTS):  # a call, and the tag behind it
         end = text.find(THOUGHT_ENDS, at)
@@ -95,7 +91,7 @@ def _end_of_thought(text: str, read: ReadCall, opening: re.Pattern[str]) -> int:
         else:
             begin = at = end + len(THOUGHT_ENDS)
     if THOUGHT_ENDS in text[at:]:
-        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"a thought drafts more than {_MOST_DRAFTS} calls")
+        refuse(ParseErrorKind.BAD_SYNTAX, f"a thought drafts more than {_MOST_DRAFTS} calls")
     return begin
 
 
@@ -109,7 +105,7 @@ def _end_of_call(text: str, read: ReadCall, at: int) -> int:
 def _check_none(text: str, remains: re.Pattern[str]) -> None:
     if found := remains.search(text):
         rest = text[found.start() : found.start() + 40]
-        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected a call in {OPENING}, or none, got {rest!r}")
+        refuse(ParseErrorKind.BAD_SYNTAX, f"expected a call in {OPENING}, or none, got {rest!r}")
 
 
 def _skip(text: str, at: int) -> int:
@@ -122,11 +118,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def read_json(text: str, at: int) -> tuple[Any, int]:
-    """Return the value that begins at a place of a text, in JSON or in Python's quotes, and its end.
-
-    Raises:
-        ActionParseError: `bad_syntax`; `bad_argument` for a key that stands there twice, and for NaN and infinity.
-    """
+    """Return the value that begins at a place of a text, in JSON or in Python's quotes, and its end."""
     at = _skip(text, at)
     try:
         return _DECODER.raw_decode(text, at)
@@ -145,12 +137,12 @@ def read_json(text: str, at: int) -> tuple[Any, int]:
 
 def _distinct(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     if len(content := dict(pairs)) < len(pairs):
-        raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, "a call has a key twice")
+        refuse(ParseErrorKind.BAD_ARGUMENT, "a call has a key twice")
     return content
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"{name} is no number")
+    refuse(ParseErrorKind.BAD_ARGUMENT, f"{name} is no number")
 
 
 # A line break in a string is one: it has no other meaning.

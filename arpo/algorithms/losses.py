@@ -1,4 +1,4 @@
-"""The clipped policy loss of the tokens that the policy sampled, and their average over a minibatch.
+"""The loss of the tokens that the policy sampled, its factors and penalties, and the average over a minibatch.
 
 Every tensor is compact: one row a sequence, only its action tokens, packed to the left, `mask` False on padding.
 A minibatch may be computed in any split into micro-batches: each micro-batch divides by the counts of the whole
@@ -6,15 +6,16 @@ minibatch (`MinibatchAverage`), so the losses and the gradients of the micro-bat
 minibatch, and so do the `LossMetrics`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from arpo.errors import check_one_of
+from arpo.bounds import AtLeastOne, Positive, checked
+from arpo.errors import ConfigError
 
 MAX_LOG_RATIO = 20.0
 """Bound of a log-ratio before `exp`. e^20 ≈ 5e8 is far outside of any clip range, so no useful value changes, but
@@ -26,8 +27,12 @@ them carry the same ratio: at 20 one sequence would weigh 5e8 on each of its tok
 
 Aggregation = Literal["sequence", "token", "sequence_sum", "dr_grpo"]
 RatioLevel = Literal["token", "sequence"]
+KLEstimator = Literal["k1", "abs", "k2", "k3"]
+CorrectionName = Literal["none", "tis_token", "tis_sequence", "icepop", "sequence_mask", "decoupled"]
+OutsideBand = Literal["truncate", "mask"]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class MinibatchAverage:
     """The average that makes one number of the token losses of one minibatch.
@@ -42,24 +47,12 @@ class MinibatchAverage:
     """
 
     aggregation: Aggregation
-    sequences: float
+    sequences: Positive
     """Sequences of the whole minibatch, those without an advantage included."""
-    tokens: float
+    tokens: Positive
     """Action tokens of the whole minibatch."""
-    length: int | None = None
+    length: AtLeastOne | None = None
     """The constant that `dr_grpo` divides by, usually the most tokens that a sequence can have."""
-
-    def __post_init__(self) -> None:
-        check_one_of(Aggregation, aggregation=self.aggregation)
-        if self.sequences <= 0 or self.tokens <= 0:
-            raise ValueError(
-                f"a minibatch needs sequences and action tokens, got {self.sequences} sequences with {self.tokens} "
-                "tokens; skip an empty minibatch"
-            )
-        if (self.aggregation == "dr_grpo") != (self.length is not None):
-            raise ValueError(f"length belongs to aggregation 'dr_grpo' alone, got {self.aggregation!r}, {self.length}")
-        if self.length is not None and self.length < 1:
-            raise ValueError(f"length must be at least 1, got {self.length}")
 
     def __call__(
         self, values: Float[Tensor, "batch actions"], mask: Bool[Tensor, "batch actions"]
@@ -75,7 +68,7 @@ class MinibatchAverage:
             case "sequence_sum":
                 return masked.sum() / self.sequences
             case "dr_grpo":
-                assert self.length is not None  # __post_init__
+                assert self.length is not None, "dr_grpo has a length"
                 return masked.sum() / (self.sequences * self.length)
 
 
@@ -89,12 +82,6 @@ class ClipRange:
     """Off in the paper, 3.0 in the official code (dual clip, arXiv 1912.09729)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.low <= 1:
-            raise ValueError(f"clip_low must lie in [0, 1], got {self.low}; ratios below 1 - clip_low are clipped")
-        if not 0 <= self.high < torch.inf:
-            raise ValueError(
-                f"clip_high must be at least 0 and finite, got {self.high}; ratios above 1 + clip_high are clipped"
-            )
         if self.low == self.high == 0:
             raise ValueError("clip_low=0 with clip_high=0 leaves no ratio that counts but 1: raise one of them")
         if self.dual is not None and not 1 + self.high < self.dual < torch.inf:
@@ -151,6 +138,7 @@ class TokenLoss:
     """Detached numbers of each token by name, whose means are logged as `train/<name>`."""
 
 
+@checked
 def policy_loss(
     logprobs: Float[Tensor, "batch actions"],
     old_logprobs: Float[Tensor, "batch actions"],
@@ -177,7 +165,7 @@ def policy_loss(
             (GSPO, arXiv 2507.18071, equation 7); a token's gradient is that of sg[s] · π / sg[π] (equation 14), so
             that the weight of a token weighs that token's gradient alone.
         weights: Factors outside of the min, constant in the gradient: corrections of sampler-trainer mismatch
-            (`corrections.py`) and selections of steps (`selection.py`). Averages still count a token of weight 0.
+            (`Correction`) and selections of steps (`entropy_threshold`). Averages still count a token of weight 0.
     """
     ratio, log_ratio = _ratios(logprobs, old_logprobs, mask, level)
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip.low, 1 + clip.high) * advantages)
@@ -191,7 +179,6 @@ def policy_loss(
 
 
 def _ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:
-    check_one_of(RatioLevel, level=level)
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
     largest = MAX_LOG_RATIO
     if level == "sequence":
@@ -218,3 +205,181 @@ def _metrics(ratio: Tensor, log_ratio: Tensor, advantages: Tensor, mask: Tensor,
         clipped_high=total((advantages > 0) & (ratio > 1 + clip.high)),
         clipped_dual=total((advantages < 0) & too_large),
     )
+
+
+# --- the gap between sampler and trainer -----------------------------------------------------------------------------
+
+
+ROUNDING = 0.01
+"""The share of a ratio by which a band may change it before that counts as a cut. Programs that agree differ by as
+much: neighbours in bfloat16 lie up to 2^-7 = 0.8 % apart, and half of such ratios lie above a bound of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionWeights:
+    """The weights of a micro-batch, constant in the gradient."""
+
+    weights: Float[Tensor, "batch actions"]
+    """0 on padding."""
+    cut: Bool[Tensor, "batch actions"]
+    """True where the band has changed the weight by more than rounding does (`ROUNDING`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A rule that corrects the gap between the engine that sampled a token and the trainer that learns from it.
+
+    Two things part them: the programs round differently, and an engine that runs ahead serves an older policy. The
+    correction is a weight for `policy_loss(weights=…)`, outside of the min and without a gradient, made of the
+    importance ratio of the policy before the update (the trainer's own, recomputed) and the sampler's:
+
+        r = π_old / π_sampler  of a token, or the product over the tokens of a sequence
+    """
+
+    level: RatioLevel
+    """One ratio a `token`, or one a `sequence`: unbiased, but of high variance where sequences are long."""
+    outside: OutsideBand
+    """`truncate`: w = min(max(r, low), high). `mask`: w = r inside of the band, else 0."""
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= 1 <= self.high:
+            raise ConfigError(
+                f"correction_band must be [low, high] with 0 <= low <= 1 <= high, got [{self.low}, {self.high}]; "
+                "1 is the ratio of an engine and a trainer that agree"
+            )
+        if self.low == self.high or (self.outside == "mask" and 1 in (self.low, self.high)):
+            raise ConfigError(
+                f"correction_band=[{self.low}, {self.high}] leaves no room around 1: [1, 1] gives every token the "
+                "weight 1, and a mask that ends at 1 drops half of what was sampled on-policy; widen it, or take "
+                "correction=none"
+            )
+
+    @classmethod
+    def named(cls, name: CorrectionName, band: Sequence[float] | None = None) -> "Correction | None":
+        """Return a published correction by its name, None for `none`; `band` stands in the place of its own."""
+        if band is not None and len(band) != 2:
+            raise ConfigError(f"correction_band must be [low, high], got {list(band)}")
+        if name == "none":
+            if band is not None:
+                raise ConfigError(f"correction_band={list(band)} belongs to a correction: set correction too")
+            return None
+        return PUBLISHED[name] if band is None else replace(PUBLISHED[name], low=band[0], high=band[1])
+
+    def weights(
+        self,
+        old_logprobs: Float[Tensor, "batch actions"],
+        sampler_logprobs: Float[Tensor, "batch actions"],
+        mask: Bool[Tensor, "batch actions"],
+    ) -> CorrectionWeights:
+        """Return the weight of every token.
+
+        Args:
+            old_logprobs: The trainer's, before the update.
+            sampler_logprobs: The engine's, at generation.
+            mask: True on action tokens.
+        """
+        log_ratio = torch.where(mask, old_logprobs - sampler_logprobs, 0.0)
+        if self.level == "sequence":
+            log_ratio = log_ratio.sum(dim=1, keepdim=True).expand_as(mask)
+        ratio = importance_ratio(log_ratio)
+        bounded = ratio.clamp(self.low, self.high)
+        if self.outside == "mask":
+            bounded = torch.where(bounded == ratio, ratio, 0.0)
+        cut = mask & ((bounded - ratio).abs() > ROUNDING * ratio)
+        return CorrectionWeights(torch.where(mask, bounded, 0.0), cut)
+
+
+PUBLISHED = {
+    "tis_token": Correction("token", "truncate", 0.0, 1.0),
+    "tis_sequence": Correction("sequence", "truncate", 0.0, 2.0),
+    "icepop": Correction("token", "mask", 0.5, 5.0),
+    "sequence_mask": Correction("sequence", "mask", 0.0, 3.0),
+    "decoupled": Correction("token", "mask", 0.0, 5.0),
+}
+"""The corrections by name, each with the band of its source:
+
+* `tis_token`: w = min(r, 1), truncated importance sampling as in DART (arXiv 2509.23866); others cap at 2.
+* `tis_sequence`: w = min(∏ r, 2), the default of verl 0.9.1.
+* `icepop`: w = r where 0.5 ≤ r ≤ 5, else 0 (IcePop, arXiv 2510.18855).
+* `sequence_mask`: w = ∏ r where that is at most 3, else the sequence is dropped: the default of TRL 1.16.0.
+* `decoupled`: decoupled PPO (arXiv 2110.00641; AReaL, arXiv 2505.24298). The clip bounds π / π_proximal, and the
+  weight is π_proximal / π_behaviour. The proximal policy is the trainer's before the update, the behaviour policy the
+  sampler's: the weight is r. Above 5 a token is dropped, as in AReaL's code; the paper has no bound."""
+
+
+def importance_ratio(log_ratio: Tensor) -> Tensor:
+    """Return exp of a log-ratio without a gradient; bounded, so that one outlier makes nothing infinite."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().detach()
+
+
+# --- the divergence from a reference ---------------------------------------------------------------------------------
+
+MAX_K3 = 10.0
+"""Bound of k3, as in verl 0.9.1: one token that the reference finds e^20 times likelier would add 4.9e8 to the loss.
+A bounded token has no gradient; the bound is reached at d = -2.6, where π is a thirteenth of π_ref, and at d = 11."""
+
+
+@checked
+def kl_divergence(
+    logprobs: Float[Tensor, "batch actions"],
+    reference_logprobs: Float[Tensor, "batch actions"],
+    *,
+    estimator: KLEstimator = "k3",
+) -> Float[Tensor, "batch actions"]:
+    """Estimate KL(π ‖ π_ref) at every token that π sampled (Schulman, "Approximating KL divergence", 2020).
+
+    With d = log π - log π_ref:
+
+    Their gradient goes on however far the policy is from the reference, as in verl 0.9.1; k3 alone is bounded.
+
+    * `k1`: d. Unbiased, of high variance, negative on half of the tokens. As a loss its expected gradient is
+      zero; it belongs into a reward or a metric.
+    * `abs`: |d|.
+    * `k2`: d² / 2. Biased, but as a loss its expected gradient is that of the KL.
+    * `k3`: min(exp(-d) - 1 + d, 10). Unbiased below the bound and never negative; GRPO's choice (arXiv 2402.03300,
+      equation 4). As a loss its expected gradient is not that of the KL but, below the bound, of KL(π_ref ‖ π).
+    """
+    difference = logprobs - reference_logprobs
+    match estimator:
+        case "k1":
+            return difference
+        case "abs":
+            return difference.abs()
+        case "k2":
+            return 0.5 * difference.square()
+        case _:
+            # `expm1` keeps the value from drowning in the rounding of 1 where the policies nearly agree.
+            bounded = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # of e^90, float32 has no more than infinity
+            return (torch.expm1(-bounded) + bounded).clamp(max=MAX_K3)
+
+
+# --- the selection of steps ------------------------------------------------------------------------------------------
+
+
+def step_entropies(entropies: Float[Tensor, " actions"], lengths: Sequence[int]) -> Float[Tensor, " steps"]:
+    """Return H of every step of a sequence: the mean entropy of its tokens (DART, arXiv 2509.23866).
+
+    Args:
+        entropies: Of every sampled token in nats, step after step.
+        lengths: Sampled tokens of each step; a step without any has entropy 0.
+    """
+    return torch.stack([step.sum() / max(1, len(step)) for step in torch.split(entropies, list(lengths))])
+
+
+def entropy_threshold(entropies: Float[Tensor, " steps"], *, keep_fraction: float) -> Float64[Tensor, ""]:
+    """Return the entropy that a step must reach to be trained: the (1 - keep_fraction) quantile of a group's steps.
+
+    The quantile is interpolated linearly, as `torch` and `numpy` do it. DART keeps 0.8 (arXiv 2509.23866:
+    the 20th percentile of the group), and multiplies the whole term of a step, divergence included, by
+    1[H ≥ threshold].
+
+    It is computed in double precision: where it falls on a step, rounding must not lift it above that very step.
+
+    Args:
+        entropies: Of every step of every trajectory of the group; at least one.
+        keep_fraction: Share of steps to keep, in (0, 1].
+    """
+    share_left_out = round(1 - keep_fraction, 12)  # 1 - 0.7 is a little more than 0.3
+    return torch.quantile(entropies.double(), share_left_out)

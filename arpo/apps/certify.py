@@ -1,78 +1,77 @@
-"""Certificates of OSWorld's tasks: `python -m arpo tasks certify ID …` plays the scripts and writes down the scores.
+"""Certificates of tasks: `python -m arpo tasks certify …` plays the scripts of tasks and writes down the scores.
 
-A task's scripts and its certificate are one file: `arpo/envs/osworld/certificates/APPLICATION/ID.json`, or
-`APPLICATION/ID.json` in the folder of `--scripts`.
+Scripts and certificate of a task of OSWorld are one file: `arpo/envs/osworld/certificates/APPLICATION/ID.json`, or
+`APPLICATION/ID.json` in the folder of `--scripts`. Of templates, instances are drawn, and the number that is sound is
+written into `arpo/envs/desktop/templates/certificates.json`; a template keeps its certificate where desktops failed.
 """
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import tenacity
+from filelock import FileLock
 
-from arpo.agent.actions import Action
-from arpo.envs.guest.certificate import RealDesktop, certify, holds, read_scripts
-from arpo.envs.guest.client import Guest
-from arpo.envs.protocol import StepResult
+from arpo.bounds import AtLeastOne, checked
+from arpo.envs.desktop.templates.lists import named, template_task
+from arpo.envs.desktop.templates.template import Template
+from arpo.envs.guest.certificate import RealDesktop, Script, Scripts, certify, holds, play, read_script, read_scripts
 from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.host.files import write_atomically
-from arpo.types import Observation, Task
+from arpo.host.terminal import Line, showing
+from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
-RESETS = 3
-"""How often a task is set up before it is given up: on a busy machine, an application may come too late."""
+ATTEMPTS = 3
+"""How often a script is begun before its task is given up: on a busy machine, an application may come too late."""
 ROOT = Path(__file__).parents[1] / "envs" / "osworld" / "certificates"
+TEMPLATES = Path(__file__).parents[1] / "envs" / "desktop" / "templates" / "certificates.json"
+FIRST_SEED = 2_000_000
+"""Of instances that are neither trained on nor judged."""
 
 
-class Patient:
-    """A desktop that another one replaces when a task cannot be set up there.
-
-    Args:
-        make_env: Starts a desktop.
-    """
+class RetryingDesktop:
+    """A desktop that scripts are played on, and that a new one replaces where it fails."""
 
     def __init__(self, make_env: Callable[[], RealDesktop]) -> None:
         self._make_env = make_env
         self._env = make_env()
 
-    @property
-    def guest(self) -> Guest:
-        """The client of its guest server."""
-        return self._env.guest
-
     @tenacity.retry(
-        retry=tenacity.retry_if_exception_type(EnvError),
-        stop=tenacity.stop_after_attempt(RESETS),
-        before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
-        reraise=True,
+        retry=tenacity.retry_if_exception_type(EnvError), stop=tenacity.stop_after_attempt(ATTEMPTS), reraise=True
     )
-    def reset(self, task: Task) -> Observation:
-        """Set a task up, and if that fails again on a new desktop."""
+    def play(self, task: Task, script: Script) -> float:
+        """Set a task up, perform a script and return the score; where the desktop fails, again on a new one."""
         try:
-            return self._env.reset(task)
-        except EnvError:
-            self.replace()
+            return play(self._env, task, script)
+        except EnvError as error:
+            log.warning("%s: %s; a new desktop starts", task.id, error)
+            self._env.close()
+            self._env = self._make_env()
             raise
-
-    def replace(self) -> None:
-        """Go on with a new desktop."""
-        self._env.close()
-        self._env = self._make_env()
-
-    def step(self, action: Action) -> StepResult:
-        """Perform an action."""
-        return self._env.step(action)
-
-    def evaluate(self) -> float:
-        """Return the score."""
-        return self._env.evaluate()
 
     def close(self) -> None:
         """Remove the desktop."""
         self._env.close()
+
+
+def certificates(
+    scripted: Sequence[tuple[Task, Scripts]], make_env: Callable[[], RealDesktop], *, repeats: int
+) -> Generator[dict[str, Any] | ArpoError]:
+    """Yield the certificate of each task, or the reason why it has none, and show how far that is."""
+    progress = Line([])
+
+    with closing(RetryingDesktop(make_env)) as desktop, showing(lambda: progress):
+        for done, (task, scripts) in enumerate(scripted):
+            progress = Line([f"{done} of {len(scripted)} tasks", task.id], done / len(scripted))
+            try:
+                yield certify(desktop.play, task, scripts, repeats=repeats)
+            except ArpoError as error:
+                yield error
 
 
 def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
 
 
 def is_certified(task: Task, root: Path = ROOT) -> bool:
-    """Return whether a certificate says that a task's solution scores 1, and all else 0."""
+    """Return whether a task has a certificate, by which its solution scores 1, and all else 0."""
     certificate = record_of(task, root).get("certificate")
     return certificate is not None and holds(certificate)
 
@@ -91,40 +90,88 @@ def is_certified(task: Task, root: Path = ROOT) -> bool:
 def certify_each(
     tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, repeats: int, root: Path = ROOT
 ) -> int:
-    """Play the scripts of tasks, and write a certificate beside those of each.
+    """Play the scripts of tasks, write a certificate beside those of each, and return 1 where a task got none, else 0.
 
-    Args:
-        tasks: Those without scripts are left out; an infeasible one needs none in the folder of the package.
-        make_env: Starts a desktop.
-        repeats: How often a solution is played.
-        root: The folder of the scripts.
-
-    Returns:
-        The exit status: 1 where a task was not certified.
+    Tasks without scripts are left out; an infeasible one needs none in the folder of the package.
     """
     scripted = [task for task in tasks if record_of(task, root) or (task.infeasible and root == ROOT)]
     if not scripted:
         raise ConfigError(f"none of {len(tasks)} tasks has a script in {root}")
-    env = Patient(make_env)
+    records = [record_of(task, root) for task in scripted]
+    scripts = [read_scripts(record) for record in records]
+    played = certificates([*zip(scripted, scripts, strict=True)], make_env, repeats=repeats)
     certified = 0
-    try:
-        for task in scripted:
-            record, path = record_of(task, root), _path(task, root)
-            try:
-                certificate = certify(env, task, read_scripts(record), repeats=repeats, tell=log.info)
-            except ArpoError as error:
-                log.error("%s (%s): %s", task.id, task.domain, error)  # noqa: TRY400 - a sentence, no trace
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({**record, "certificate": certificate}, indent=1, ensure_ascii=False)
-            write_atomically(path, text + "\n")
-            certified += holds(certificate)
-            log.info("%s (%s) is %scertified", task.id, task.domain, "" if holds(certificate) else "NOT ")
-    finally:
-        env.close()
+    for task, record, found in zip(scripted, records, played, strict=True):
+        if isinstance(found, ArpoError):
+            log.error("%s (%s): %s", task.id, task.domain, found)
+            continue
+        _write(_path(task, root), {**record, "certificate": found})
+        certified += holds(found)
+        log.info("%s (%s) is %scertified", task.id, task.domain, "" if holds(found) else "NOT ")
     log.info("%d of %d tasks are certified", certified, len(scripted))
     return 0 if certified == len(scripted) else 1
 
 
 def _path(task: Task, root: Path) -> Path:
     return root / task.domain / f"{task.id}.json"
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+@checked
+def certify_templates(
+    names: Sequence[str],
+    make_env: Callable[[], RealDesktop],
+    *,
+    instances: AtLeastOne,
+    first_seed: int = FIRST_SEED,
+    path: Path = TEMPLATES,
+) -> int:
+    """Play instances of templates, write down how many of each are sound, and return 1 where not all are, else 0.
+
+    Args:
+        names: Of templates or applications, or `all`.
+        make_env: Starts a desktop that has their applications.
+        instances: Of each template, from `first_seed` on.
+        first_seed: Of the instances.
+        path: The file of the certificates; it keeps those of other templates.
+    """
+    templates = list({template.name: template for name in names for template in named(name)}.values())
+    seeds = range(first_seed, first_seed + instances)
+    scripted = [(template_task(template, seed), _scripts(template, seed)) for template in templates for seed in seeds]
+    is_sound = True
+    with closing(certificates(scripted, make_env, repeats=1)) as played:
+        for template in templates:
+            wrong, failed = [], []
+            for seed, found in zip(seeds, played, strict=False):
+                if isinstance(found, EnvError):
+                    failed.append(f"{seed}: {found}")
+                elif isinstance(found, ArpoError):
+                    wrong.append(f"{seed}: {found}")
+                elif not holds(found):
+                    wrong.append(f"{seed}: {json.dumps(found)}")
+            if failed:
+                message = "%s is not certified anew: the desktops failed in %d of %d instances: %s"
+                log.error(message, template.name, len(failed), instances, "; ".join(failed))
+            if wrong or not failed:
+                judged = instances - len(failed)
+                add_certificate(path, template.name, {"instances": judged, "first_seed": first_seed, "faults": wrong})
+                log.info("%s: %d instances, %s", template.name, judged, "; ".join(wrong) or "all sound")
+            is_sound = is_sound and not wrong and not failed
+    return 0 if is_sound else 1
+
+
+def _scripts(template: Template, seed: int) -> Scripts:
+    instance = template.instance(seed)
+    near_misses = {name: read_script(script) for name, script in instance.near_misses.items()}
+    return Scripts(read_script(instance.solution), near_misses)
+
+
+def add_certificate(path: Path, name: str, certificate: dict[str, Any]) -> None:
+    """Write the certificate of a template beside those of others, which another process may be writing."""
+    with FileLock(f"{path}.lock"):
+        others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        _write(path, dict(sorted((others | {name: certificate}).items())))

@@ -54,25 +54,31 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Yield the findings, cheap ones first; what rests on something missing is left out."""
-    engine = look_at_engine()
-    yield engine
-    yield from look_at_room()
-    yield look_at_ports()
-    if engine.good:
+    engine = None
+    try:
+        engine = ask_engine().summary
+        yield Finding("engine", True, engine)
+    except ArpoError as error:
+        yield Finding("engine", False, str(error), "make desktop; elsewhere than on Debian install Docker Engine")
+    has = Resources.here(Path("/"))
+    fit, free_gb = has.memory_mb // DESKTOP_MB, has.disk_mb / 1024
+    memory = f"{has.memory_mb / 1024:.1f} GiB free, {fit} small desktops; {has.cores} cores are the nearer limit"
+    yield Finding("memory", fit >= 1, memory, "end other programs, or use a machine with more memory")
+    yield Finding("disk", free_gb >= DISK_GB, f"{free_gb:.0f} GiB free", f"make room: images take {DISK_GB:.0f} GiB")
+    try:  # desktops are reached through ports of the loopback interface
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=2).close()
+        yield Finding("ports", True, "loopback connects")
+    except OSError as error:
+        yield Finding("ports", False, str(error), "bring the loopback interface up: ip link set lo up")
+    if engine:
         image = look_at_image()
         yield image
         if image.good:
             yield boot_desktop()
-    yield look_at_kvm()
-
-
-def look_at_engine() -> Finding:
-    """Ask the Docker engine who it is."""
-    try:
-        said = ask_engine().summary
-    except ArpoError as error:
-        return Finding("engine", False, str(error), "make desktop; elsewhere than on Debian install Docker Engine")
-    return Finding("engine", True, said)
+    trouble = kvm_trouble()  # of which only OSWorld's desktops have need
+    remedy = f"for OSWorld use a machine with VMX or SVM, or {SLOW}"
+    yield Finding("kvm", not trouble, trouble or "a virtual machine ran", remedy, needed=False)
 
 
 def look_at_image() -> Finding:
@@ -81,25 +87,6 @@ def look_at_image() -> Finding:
         return Finding("image", False, f"there is no {IMAGE}", "bash docker/build_image.sh")
     others = (image for image in OTHER_IMAGES if ask_engine(image).labels is not None)
     return Finding("image", True, ", ".join([IMAGE, *others]))
-
-
-def look_at_room() -> Iterator[Finding]:
-    """Say how many desktops fit into the memory that is free, and whether images fit on the disk."""
-    has = Resources.here(Path("/"))
-    fit, free_gb = has.memory_mb // DESKTOP_MB, has.disk_mb / 1024
-    said = f"{has.memory_mb / 1024:.1f} GiB free, {fit} small desktops; {has.cores} cores are the nearer limit"
-    yield Finding("memory", fit >= 1, said, "end other programs, or use a machine with more memory")
-    yield Finding("disk", free_gb >= DISK_GB, f"{free_gb:.0f} GiB free", f"make room: images take {DISK_GB:.0f} GiB")
-
-
-def look_at_ports() -> Finding:
-    """Connect to ourselves: desktops are reached through ports of the loopback interface."""
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=2).close()
-    except OSError as error:
-        return Finding("ports", False, str(error), "bring the loopback interface up: ip link set lo up")
-    return Finding("ports", True, "loopback connects")
 
 
 def boot_desktop() -> Finding:
@@ -128,7 +115,7 @@ def with_windows(*programs: str) -> Task:
 
 
 def look() -> int:
-    """Start a desktop, write a picture of it, and say how to watch one live; the exit status."""
+    """Start a desktop, write a picture of it, and return the exit status."""
     log_to_terminal()
     try:
         with Session.start(), closing(DockerDesktop()) as env:
@@ -139,19 +126,11 @@ def look() -> int:
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_bytes(screen.screenshot)
     log.info("wrote %s: a desktop of %s, %dx%d", PICTURE, IMAGE, screen.width, screen.height)
-    log.info("`python -m arpo watch` shows the desktops of a run live; one of your own:")
+    log.info("`python -m arpo view RUN --serve` follows a run; to start a desktop of your own:")
     if "DOCKER_HOST" not in os.environ and OWN_ENGINE.is_socket():
         log.info("export DOCKER_HOST=unix://%s", OWN_ENGINE)  # which ARPO finds by itself, and `docker` does not
     log.info("docker run --detach --init --publish 127.0.0.1::5000 %s", IMAGE)
     return 0
-
-
-def look_at_kvm() -> Finding:
-    """Run a small virtual machine: only OSWorld's desktops need KVM."""
-    trouble = kvm_trouble()
-    if not trouble:
-        return Finding("kvm", True, "a virtual machine ran", needed=False)
-    return Finding("kvm", False, trouble, "for OSWorld use a machine with VMX or SVM, or " + SLOW, needed=False)
 
 
 def main() -> int:

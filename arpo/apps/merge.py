@@ -11,9 +11,9 @@ from arpo.models.merging import merge
 log = logging.getLogger(__name__)
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Write the weighted mean of policies and return the exit status."""
-    asked = parser().parse_args(words)
+    asked = parser().parse_args(arguments)
     try:
         merge(asked.policies, asked.to)
     except OSError as error:
@@ -23,7 +23,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the words of the command."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m arpo merge", description="Write the weighted mean of policies.")
     made.add_argument(
         "policies",

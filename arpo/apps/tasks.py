@@ -5,7 +5,7 @@
     python -m arpo tasks certify 030eeff7-b492-4218-b312-701ec99ee0cc
     python -m arpo tasks certify files calc/sort-by-name env=desktop_full --repeats 2      # templates
 
-Further words are those of a run: they say which tasks, and where task files and downloads are.
+Overrides of a run choose the tasks, and the places of task files and downloads.
 """
 
 import argparse
@@ -13,36 +13,31 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.apps.certify import ROOT, certify_each, is_certified
-from arpo.apps.templates import certify_templates
-from arpo.display.live import showing
-from arpo.display.progress_line import Line
-from arpo.display.tables import print_table
+from arpo.apps.certify import ROOT, certify_each, certify_templates, is_certified
 from arpo.envs.osworld.files import FileCache, files_of
 from arpo.envs.osworld.needs import IN_A_CONTAINER, Need, need_of, packages_of, read_needs
 from arpo.envs.osworld.tasks import obstacles, read_tasks
 from arpo.errors import ConfigError, EnvError
 from arpo.host.session import Session
-from arpo.run.before.needs import CONTAINER, has_vs_code, image_of
+from arpo.host.terminal import Line, print_table, showing
 from arpo.run.build import build, compose
 from arpo.run.entry import quiet
+from arpo.run.osworld import CONTAINER, IMAGE, has_vs_code
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 8
+"""Downloads that go on at the same time."""
 _ALL = {"env": "osworld", "tasks": "osworld_369"}
 DEFAULTS = {"osworld": _ALL, "fetch": _ALL, "certify": {**_ALL, "env": "osworld_container"}}
-"""What is looked at where nobody names an experiment or a choice."""
-Wanted = tuple[Task, str, str]
-"""A task, an address and a name."""
+"""The choices of each subcommand where neither an experiment nor another choice is named."""
 DESKTOP = "arpo.envs.desktop.env.DockerDesktop"
 """The desktops of templates."""
 LOADERS = ("arpo.envs.osworld.tasks.osworld_tasks", "arpo.envs.osworld.needs.tasks_by_need")
@@ -50,16 +45,18 @@ STOPPED = 130
 """The exit status after Ctrl-C."""
 
 
-def main(words: Sequence[str]) -> int:
-    """Show the tasks, or fetch their files, and return the exit status: 1 where a file is still missing."""
+def main(arguments: Sequence[str]) -> int:
+    """Show the tasks, fetch their files, or certify them, and return the exit status."""
     quiet()
-    asked = parser().parse_intermixed_args(words)
-    ids = [word for word in asked.words if "=" not in word] if asked.what == "certify" else []
-    words = [word for word in asked.words if word not in ids]
-    given = {word.partition("=")[0] for word in words}
+    asked = parser().parse_intermixed_args(arguments)
+    ids = [each for each in asked.overrides if "=" not in each] if asked.what == "certify" else []
+    overrides = [each for each in asked.overrides if each not in ids]
+    given = {each.partition("=")[0] for each in overrides}
     defaults = {} if "experiment" in given else DEFAULTS[asked.what]
     try:
-        cfg = compose("train", [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *words])
+        cfg = compose(
+            "train", [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *overrides]
+        )
         if asked.what == "certify" and cfg.env.make_env.get("_target_") == DESKTOP:
             with Session.start():
                 return certify_templates(ids or ["all"], build(cfg.env.make_env), instances=asked.repeats)
@@ -75,32 +72,24 @@ def main(words: Sequence[str]) -> int:
             return certify_each(named(tasks, ids), build(cfg.env.make_env), repeats=asked.repeats, root=asked.scripts)
     if asked.what == "fetch":
         return fetch([task for task in tasks if not obstacles(task.config)], Path(cache))
-    files, met = FileCache(Path(cache)), met_by(cfg)
-    show([readiness(task, files, met) for task in tasks], cache, each=asked.each)
+    print_table(
+        task_table(tasks, FileCache(cache)) if asked.each else domain_table(tasks, FileCache(cache), met_by(cfg)),
+        title="OSWorld's tasks, each by what it needs that is hardest to come by",
+        caption=f"ready: a container of the image can set it up without a network, with the files in {cache}",
+    )
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the words of the command."""
-    made = argparse.ArgumentParser(prog="python -m arpo tasks", description="Look at OSWorld's tasks.")
-    made.add_argument("what", choices=[*DEFAULTS], help="show what tasks need, download their files, or certify them")
-    made.add_argument(
-        "words",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="words of a run, such as tasks=osworld_128; for certify, ids of tasks too",
-    )
-    made.add_argument("--each", action="store_true", help="show a line for each task")
-    made.add_argument(
-        "--repeats",
-        type=int,
-        default=10,
-        help="how often a solution is played for a certificate; of a template, how many instances",
-    )
-    made.add_argument(
-        "--scripts", type=Path, default=ROOT, metavar="FOLDER", help="where the scripts and the certificates are"
-    )
-    return made
+    """Return the parser of the command line."""
+    line = argparse.ArgumentParser(prog="python -m arpo tasks", description="Look at OSWorld's tasks.")
+    line.add_argument("what", choices=[*DEFAULTS], help="show what tasks need, download their files, or certify them")
+    chosen = "overrides of a run, such as tasks=osworld_128; for certify, ids of tasks too"
+    line.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=chosen)
+    line.add_argument("--each", action="store_true", help="show a line for each task")
+    line.add_argument("--repeats", type=int, default=10, help="plays of a solution; of a template, instances")
+    line.add_argument("--scripts", type=Path, default=ROOT, metavar="FOLDER", help="of scripts and certificates")
+    return line
 
 
 def tasks_of(cfg: DictConfig) -> list[Task]:
@@ -125,125 +114,94 @@ def named(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
 
 
 def met_by(cfg: DictConfig) -> tuple[Need, ...]:
-    """Return what a container of a run meets, or one of the full image where the run has another machine."""
+    """Return the needs that a container of a run meets, or one of the full image where the run has another machine."""
     is_container = OmegaConf.select(cfg, "env.make_env.machine._target_") == CONTAINER
-    with_vs_code = is_container and has_vs_code(image_of(cfg))
+    with_vs_code = is_container and has_vs_code(str(OmegaConf.select(cfg, IMAGE)))
     return (*IN_A_CONTAINER, Need.VS_CODE) if with_vs_code else IN_A_CONTAINER
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """One task, and whether what it needs is here."""
-
-    task: Task
-    need: Need
-    files: int
-    lacking: int
-    """Files that are not in the cache."""
-    ready: bool
-    """Whether a container, which has no network, can set it up now."""
-
-    def row(self) -> list[str]:
-        """Return the line of the task."""
-        details = [*map(str, obstacles(self.task.config)), *packages_of(self.task.config)]
-        certified = "yes" if is_certified(self.task) else ""
-        return [self.task.domain, self.task.id, self.need, "; ".join(details), str(self.lacking or ""), certified]
+def task_table(tasks: Sequence[Task], cache: FileCache) -> list[list[str]]:
+    """Return a row for each task: its need, the details of it, and the files that are not in the cache."""
+    rows = [["application", "task", "needs", "which", "files to fetch", "certified"]]
+    for task in tasks:
+        details = [*map(str, obstacles(task.config)), *packages_of(task.config)]
+        certified = "yes" if is_certified(task) else ""
+        lacking = str(len(cache.lacking(task)) or "")
+        rows.append([task.domain, task.id, need_of(task), "; ".join(details), lacking, certified])
+    return rows
 
 
-def readiness(task: Task, cache: FileCache, met: Sequence[Need]) -> Readiness:
-    """Return what a task needs, and whether that is met and its files are in the cache."""
-    need, lacking = need_of(task), len(cache.lacking(task))
-    return Readiness(task, need, len(files_of(task)), lacking, need in met and not lacking)
+def domain_table(tasks: Sequence[Task], cache: FileCache, met: Sequence[Need]) -> list[list[str]]:
+    """Return a row for each application, and one for all: how many tasks have each need and are ready."""
+    domains = {name: [task for task in tasks if task.domain == name] for name in sorted({t.domain for t in tasks})}
+    rows = [["application", "tasks", *Need, "files here", "ready", "certified"]]
+    for name, group in {**domains, "all": tasks}.items():
+        needs = Counter(map(need_of, group))
+        lacking = [len(cache.lacking(task)) for task in group]
+        files = sum(len(files_of(task)) for task in group)
+        ready = sum(need_of(task) in met and not count for task, count in zip(group, lacking, strict=True))
+        counts = [str(needs[need] or "") for need in Need]
+        here = f"{files - sum(lacking)} of {files}"
+        rows.append([name, str(len(group)), *counts, here, str(ready), str(sum(map(is_certified, group)) or "")])
+    return rows
 
 
-def show(found: Sequence[Readiness], cache: str, *, each: bool = False) -> None:
-    """Print what tasks need and what is in the cache, by application, or task by task."""
-    if each:
-        header, rows = (
-            ["application", "task", "needs", "which", "files to fetch", "certified"],
-            [one.row() for one in found],
-        )
-    else:
-        domains = sorted({one.task.domain for one in found})
-        rows = [_row(domain, [one for one in found if one.task.domain == domain]) for domain in domains]
-        header, rows = ["application", "tasks", *Need, "files here", "ready", "certified"], [*rows, _row("all", found)]
-    print_table(
-        [header, *rows],
-        title="OSWorld's tasks, each by what it needs that is hardest to come by",
-        caption=f"ready: a container of the image can set it up without a network, with the files in {cache}",
-    )
-
-
-def _row(name: str, found: Sequence[Readiness]) -> list[str]:
-    needs = Counter(one.need for one in found)
-    files = sum(one.files for one in found)
-    here = files - sum(one.lacking for one in found)
-    ready = sum(one.ready for one in found)
-    certified = sum(is_certified(one.task) for one in found)
-    counts = [str(needs[need] or "") for need in Need]
-    return [name, str(len(found)), *counts, f"{here} of {files}", str(ready), str(certified or "")]
-
-
-@dataclass(slots=True)
-class Progress:
+class Downloads:
     """The files and bytes that have come so far."""
 
-    files: int
-    """That are wanted."""
-    done: int = 0
-    """That have come, or cannot."""
-    size: int = 0
-    """Bytes; of two threads that count at once, one may not be heard."""
-    stopped: bool = False
+    def __init__(self, files: int) -> None:
+        self.files = files
+        self.done = 0
+        """Files that have come, or cannot."""
+        self.stopped = False
+        self._bytes = 0
+        """Of two threads that count at once, one may be lost."""
 
-    def hear(self, size: int) -> None:
-        """Count bytes; where somebody has pressed Ctrl-C, end the download, which leaves what has come."""
+    def add(self, size: int) -> None:
+        """Count bytes; after Ctrl-C, end the download, which leaves what has come."""
         if self.stopped:
             raise KeyboardInterrupt
-        self.size += size
+        self._bytes += size
 
     def line(self) -> Line:
-        """Return the words of this moment."""
-        return Line([f"{self.done} of {self.files} files", f"{self.size / 2**20:.1f} MiB"], self.done / self.files)
+        """Return the progress of this moment."""
+        return Line(
+            [f"{self.done} of {self.files} files", f"{self._bytes / 2**20:.1f} MiB"], self.done / max(1, self.files)
+        )
 
 
 def fetch(tasks: Sequence[Task], root: Path) -> int:
-    """Download the files of tasks that are not in the cache yet, and say which ones cannot be had.
-
-    Returns:
-        The exit status: 0 where all are there, 1 where one is missing, 130 after Ctrl-C.
-    """
+    """Download the files of tasks that are not here yet; return 1 where one is missing, 130 after Ctrl-C, else 0."""
     wanted = [(task, *file) for task in tasks for file in FileCache(root).lacking(task)]
+    failed: dict[int, EnvError] = {}
+    progress = Downloads(len(wanted))
+    cache = FileCache(root, progress.add)
     try:
-        failed = _download(wanted, root) if wanted else []
+        with showing(progress.line), ThreadPoolExecutor(AT_ONCE) as threads:
+            futures = {
+                threads.submit(cache.fetch, url, task.id, name): i for i, (task, url, name) in enumerate(wanted)
+            }
+            try:
+                for future in as_completed(futures):
+                    progress.done += 1
+                    try:
+                        future.result()
+                    except EnvError as error:
+                        failed[futures[future]] = error
+            except BaseException:
+                progress.stopped = True
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
     except KeyboardInterrupt:
         log.warning("stopped by Ctrl-C; the same command goes on from here")
         return STOPPED
-    for (task, url, name), reason in failed:
-        place = FileCache(root).place(url, task.id, name)
+    for index, reason in sorted(failed.items()):
+        task, url, name = wanted[index]
+        place = cache.place(url, task.id, name)
         log.error("task %s (%s): %s; %s may be put by hand at %s", task.id, task.domain, reason, name, place)
-    total, lame = sum(len(files_of(task)) for task in tasks), len({task.id for (task, *_), _ in failed})
+    total = sum(len(files_of(task)) for task in tasks)
     log.info("%d of %d files are in %s", total - len(failed), total, root)
     if failed:
-        log.error("%d of %d tasks cannot be set up or graded without the others", lame, len(tasks))
+        incomplete = len({wanted[index][0].id for index in failed})
+        log.error("%d of %d tasks cannot be set up or graded without the others", incomplete, len(tasks))
     return 1 if failed else 0
-
-
-def _download(wanted: Sequence[Wanted], root: Path) -> list[tuple[Wanted, str]]:
-    """Download files, several at once, and return those that cannot be had, with the reason."""
-    failed, progress = {}, Progress(len(wanted))
-    cache = FileCache(root, progress.hear)
-    with showing(progress.line), ThreadPoolExecutor(AT_ONCE) as threads:
-        futures = {threads.submit(cache.fetch, url, task.id, name): i for i, (task, url, name) in enumerate(wanted)}
-        try:
-            for future in as_completed(futures):
-                progress.done += 1
-                try:
-                    future.result()
-                except EnvError as error:
-                    failed[futures[future]] = str(error)
-        except BaseException:
-            progress.stopped = True
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [(wanted[index], failed[index]) for index in sorted(failed)]

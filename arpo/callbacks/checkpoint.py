@@ -1,11 +1,13 @@
-"""Checkpoints that are whole or absent, and finding the newest one that can be trusted."""
+"""Checkpoints that are whole or absent, a stop that writes one, and the policy as a directory for other programs."""
 
 import logging
 import re
 import shutil
+import signal
 import warnings
 import zipfile
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import lightning as L
@@ -15,10 +17,12 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch.distributed.checkpoint.state_dict_loader import load
 from typing_extensions import override
 
-from arpo.errors import CheckpointError, check_at_least
+from arpo.bounds import AtLeastOne, checked
+from arpo.errors import CheckpointError
 from arpo.host.files import PARTIAL, atomically
-from arpo.models.names import trained_names
-from arpo.models.policy import Policy
+from arpo.host.terminal import ending_signals, leave_terminal
+from arpo.models.policy import Policy, trained_names
+from arpo.modules.base import PolicyModule
 from arpo.modules.strategy import is_whole
 
 log = logging.getLogger(__name__)
@@ -26,6 +30,7 @@ log = logging.getLogger(__name__)
 SUFFIX = ".ckpt"
 
 
+@checked
 class IterationCheckpoint(Checkpoint):
     """Checkpoints `iteration_<n>.ckpt`: after the first iteration, every n, at the end, and before a stop.
 
@@ -40,8 +45,7 @@ class IterationCheckpoint(Checkpoint):
         keep: How many of the newest stay.
     """
 
-    def __init__(self, directory: str | Path, *, every_n_iterations: int, keep: int) -> None:
-        check_at_least(1, every_n_iterations=every_n_iterations, keep=keep)
+    def __init__(self, directory: str | Path, *, every_n_iterations: AtLeastOne, keep: AtLeastOne) -> None:
         self.directory = Path(directory)
         self.every_n_iterations = every_n_iterations
         self.keep = keep
@@ -72,6 +76,58 @@ class IterationCheckpoint(Checkpoint):
         if trainer.is_global_zero:
             for path in checkpoints(self.directory)[: -self.keep]:
                 remove(path)
+
+
+class GracefulStop(L.Callback):
+    """The end of training after the running iteration when a person or a scheduler asks for it.
+
+    The checkpoint of that iteration is written by `IterationCheckpoint`, and the run continues with `resume=auto`. A
+    second signal, but for a second SIGHUP, raises `SystemExit`, so that everything that was started is ended before
+    the process exits.
+
+    Attributes:
+        received: The first signal, or None; the entry point turns it into the exit code.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # not earlier: Lightning installs its own SIGTERM handler just before, which would end the run in mid-air
+        asked = (signal.SIGINT, *ending_signals())
+        self._previous = {number: signal.signal(number, self._handle) for number in asked}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
+        name = signal.Signals(number).name
+        if self.received is not None:
+            log.warning("%s again: stopping at once", name)
+            raise SystemExit(128 + number)
+        self.received = number
+        log.warning(
+            "%s: finishing this iteration, then a checkpoint, then the end; once more stops at once. "
+            "Continue later with resume=auto",
+            name,
+        )
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # a signal may reach one rank only, and none may go on, or stop, alone
+        asked = trainer.should_stop or self.received is not None
+        trainer.should_stop = trainer.strategy.reduce_boolean_decision(asked, all=False)
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    @override
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self.on_train_end(trainer, pl_module)
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -113,7 +169,7 @@ def iteration_of(checkpoint: Path) -> int:
     match = re.fullmatch(r"iteration_(\d+)", checkpoint.stem)
     if match is None:
         raise CheckpointError(
-            f"cannot tell the iteration of {checkpoint}: its name must be as it was written, iteration_000012{SUFFIX}"
+            f"{checkpoint} names no iteration: its name must be as it was written, iteration_000012{SUFFIX}"
         )
     return int(match.group(1))
 
@@ -170,3 +226,40 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
             return path
         log.warning("checkpoint %s is damaged; falling back to the one before", path)
     return None
+
+
+class ExportPolicy(L.Callback):
+    """A callback that writes the trained policy after the last iteration, whole or not at all, for engines.
+
+    It does so before the last checkpoint: a run that has that one has its policy too; one that was stopped has none.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            export_policy(PolicyModule.of(pl_module).policy, self.directory, writes=trainer.is_global_zero)
+
+
+def export_policy(policy: Policy, directory: Path, *, card: str = "", writes: bool = True) -> None:
+    """Write `policy` to `directory` through a folder beside it, so that half of it is never seen.
+
+    Every rank calls it; one writes, and the others help to gather the weights, one tensor at a time.
+
+    Args:
+        policy: What is written.
+        directory: Where; what was there before is replaced.
+        card: Its `README.md`; none where it is empty.
+        writes: Whether this rank writes.
+    """
+    if not writes:
+        for _ in policy.saved_tensors():
+            pass
+        return
+    with atomically(directory) as partial:
+        policy.save(partial)
+        if card:
+            (partial / "README.md").write_text(card, encoding="utf-8")
+    log.info("the policy is in %s", directory)

@@ -10,13 +10,14 @@ import numpy as np
 from typing_extensions import override
 
 from arpo.algorithms.losses import Aggregation, TokenLoss
-from arpo.errors import ConfigError, check_at_least
+from arpo.bounds import AtLeastOne, PositiveShare, checked
+from arpo.callbacks.replay import BufferCallback
+from arpo.errors import ConfigError
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import Method, TokenTerms
 from arpo.modules.grpo import GRPOModule
 from arpo.replay import ReplayBuffer
-from arpo.rollout.hooks import RolloutCallback, broadcast, runtime_of
-from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.hooks import broadcast
 from arpo.types import Group, RolloutBatch, Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class Imitation(GRPO):
 IMITATION = Imitation()
 
 
-class Entropulse(RolloutCallback):
+@checked
+class Entropulse(BufferCallback):
     """One supervised phase in the middle of a run, which in the paper gives the policy its entropy back.
 
     It begins when the mean entropy of the last iterations' updates lies below a share of that of the run's first ones.
@@ -56,36 +58,26 @@ class Entropulse(RolloutCallback):
     """
 
     def __init__(
-        self, buffer: ReplayBuffer, method: Method, *, share: float = 0.5, window: int = 4, iterations: int = 1
+        self,
+        buffer: ReplayBuffer,
+        method: Method,
+        *,
+        share: PositiveShare = 0.5,
+        window: AtLeastOne = 4,
+        iterations: AtLeastOne = 1,
     ) -> None:
-        if not 0 < share <= 1:
-            raise ConfigError(f"share must lie in (0, 1], got {share}; entropulse=off has no supervised phase")
-        check_at_least(1, window=window, iterations=iterations)
         if method.needs.values:
             raise ConfigError(
                 f"entropulse=on leaves the critic of {type(method).__name__} without a lesson: take entropulse=off, "
                 "or a method without a critic"
             )
-        self.buffer = buffer
+        super().__init__(buffer)
         self.share = share
         self.window = window
         self.iterations = iterations
         self._entropies: list[float] = []
         self._taken = 0
         self._usual: Method | None = None
-        self._store: TrajectoryStore | None = None
-        self._restored: dict[str, Any] | None = None
-
-    @override
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if trainer.is_global_zero:
-            self._store = runtime_of(trainer).store
-
-    @override
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._restored is not None and self._store is not None:
-            self.buffer.load_state_dict(self._restored, self._store.get)
-            self._restored = None
 
     @override
     def on_train_batch_start(
@@ -101,7 +93,9 @@ class Entropulse(RolloutCallback):
         self.buffer.admit_all([*batch.groups, *batch.leftovers])
         if imitated:
             log.info("the entropy has fallen: this update imitates a success of each of %d tasks", len(imitated))
-            batch.leftovers = [*batch.leftovers, *map(_collected, batch.groups)]
+            for group in batch.groups:
+                collected = tuple(each for at, each in enumerate(group.trajectories) if at not in group.injected)
+                batch.leftovers = [*batch.leftovers, replace(group, trajectories=collected, injected=())]
             batch.groups = imitated
         metrics = {"entropulse/imitated": float(len(imitated))}
         module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
@@ -127,26 +121,19 @@ class Entropulse(RolloutCallback):
             return self._taken > 0
         return fmean(self._entropies[-self.window :]) < self.share * fmean(self._entropies[: self.window])
 
-    def _alone(self, trajectory: Trajectory) -> Group:
-        """Return a group of one replayed success."""
-        assert self._store is not None, "rollouts end on rank 0"
-        task = Task(trajectory.task_id, trajectory.instruction, trajectory.domain)
-        return Group(task, (self._store.load_screenshots(trajectory),), injected=(0,))
-
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"buffer": self.buffer.state_dict(), "entropies": list(self._entropies), "taken": self._taken}
+        return super().state_dict() | {"entropies": list(self._entropies), "taken": self._taken}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._restored = state_dict["buffer"]
+        super().load_state_dict(state_dict)
         self._entropies, self._taken = list(state_dict["entropies"]), state_dict["taken"]
 
-
-def _collected(group: Group) -> Group:
-    """Return a group without what replay put in."""
-    members = tuple(each for position, each in enumerate(group.trajectories) if position not in group.injected)
-    return replace(group, trajectories=members, injected=())
+    def _alone(self, trajectory: Trajectory) -> Group:
+        """Return a group of one replayed success."""
+        task = Task(trajectory.task_id, trajectory.instruction, trajectory.domain)
+        return Group(task, (self.load_screenshots(trajectory),), injected=(0,))
 
 
 def _learner(module: L.LightningModule) -> GRPOModule:

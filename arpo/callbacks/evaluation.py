@@ -10,7 +10,7 @@ from pathlib import Path
 import lightning as L
 from typing_extensions import override
 
-from arpo.errors import ConfigError
+from arpo.bounds import NotNegativeInt, checked
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.files import write_atomically
@@ -20,6 +20,7 @@ from arpo.types import Task
 log = logging.getLogger(__name__)
 
 
+@checked
 class Evaluation(L.Callback):
     """Evaluation of the current policy on fixed tasks at the start, every n iterations and at the end.
 
@@ -42,11 +43,9 @@ class Evaluation(L.Callback):
         directory: str | Path,
         settings: EvaluationSettings,
         *,
-        every_n_iterations: int = 0,
+        every_n_iterations: NotNegativeInt = 0,
         at_start: bool = True,
     ) -> None:
-        if every_n_iterations < 0:
-            raise ConfigError(f"every_n_iterations must not be negative, got {every_n_iterations}")
         self.tasks = {name: list(listed) for name, listed in tasks.items() if listed}
         self.directory = Path(directory)
         self.settings = settings
@@ -58,15 +57,20 @@ class Evaluation(L.Callback):
     @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         done = trainer.current_epoch
-        if self._is_missing(done) if done else self.at_start:
+        if done:  # the last evaluation of a run that was stopped and goes on now may be missing
+            missing = not evaluation_file(self.directory, done).exists()
+            due = self.is_due(done, None) and broadcast(missing)
+        else:
+            due = self.at_start
+        if due:
             self._evaluate(trainer, done, partial(_log_at, trainer, done))
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         iteration = trainer.current_epoch + 1
         if iteration != trainer.max_epochs and self.is_due(iteration, trainer.max_epochs):
-            tell = partial(pl_module.log_dict, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
-            self._evaluate(trainer, iteration, tell)
+            log_metrics = partial(pl_module.log_dict, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
+            self._evaluate(trainer, iteration, log_metrics)
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -79,19 +83,15 @@ class Evaluation(L.Callback):
         return iteration == last or bool(self.every_n_iterations and iteration % self.every_n_iterations == 0)
 
     def episodes(self, iterations: int) -> int:
-        """Return how many episodes all evaluations of a run play."""
+        """Return the number of episodes that all evaluations of a run play."""
         times = self.at_start + sum(self.is_due(number, iterations) for number in range(1, iterations + 1))
         return times * self.settings.rollouts_per_task * sum(map(len, self.tasks.values()))
 
-    def _is_missing(self, iteration: int) -> bool:
-        """Return whether an evaluation did not take place: it was to be the last one of a run that goes on now."""
-        return self.is_due(iteration, None) and broadcast(not evaluation_file(self.directory, iteration).exists())
+    def _evaluate(self, trainer: L.Trainer, iteration: int, log_metrics: Callable[[dict[str, float]], None]) -> None:
+        on_rank_zero(trainer, lambda: self._judge(trainer, iteration, log_metrics), elsewhere=None)
 
-    def _evaluate(self, trainer: L.Trainer, iteration: int, tell: Callable[[dict[str, float]], None]) -> None:
-        on_rank_zero(trainer, lambda: self._judge(trainer, iteration, tell), elsewhere=None)
-
-    def _judge(self, trainer: L.Trainer, iteration: int, tell: Callable[[dict[str, float]], None]) -> None:
-        """Evaluate, tell the metrics, and then write the file, which says that all of it was done."""
+    def _judge(self, trainer: L.Trainer, iteration: int, log_metrics: Callable[[dict[str, float]], None]) -> None:
+        """Evaluate, log the metrics, and then write the file, which says that all of it was done."""
         started = time.monotonic()
         metrics: dict[str, float] = {}
         results = {}
@@ -101,12 +101,12 @@ class Evaluation(L.Callback):
             metrics[f"val/{name}/success_rate"] = result.success_rate
             log.info("iteration %d, %s: success %.1f %%", iteration, name, 100 * result.success_rate)
         self.durations.append(time.monotonic() - started)
-        tell(metrics | {"time/evaluation": self.durations[-1]})
+        log_metrics(metrics | {"time/evaluation": self.durations[-1]})
         write_atomically(evaluation_file(self.directory, iteration), json.dumps(results, indent=1))
 
 
 def evaluation_file(directory: str | Path, iteration: int) -> Path:
-    """Return where the results of the evaluation after an iteration are, once it has ended."""
+    """Return the file of the results of the evaluation after an iteration."""
     return Path(directory) / f"iteration_{iteration:06d}.json"
 
 

@@ -12,12 +12,13 @@ from typing_extensions import override
 
 from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
-from arpo.errors import EngineError, check_at_least
+from arpo.bounds import AtLeastOne, checked
+from arpo.errors import EngineError
 from arpo.inference.engine import GenerateRequest, Sampling
+from arpo.rollout.episode import Meter
 from arpo.rollout.hooks import RolloutCallback, runtime_of
-from arpo.rollout.meter import Meter
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.rollout.seeds import derive_seed
+from arpo.rollout.sampler import derive_seed
 from arpo.types import RolloutBatch, Trajectory
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 VERDICT = re.compile(r"\bstatus\W*:\W*(success|failure)\b", re.IGNORECASE)
 
 
+@checked
 class OutcomeJudge(RolloutCallback):
     """Log of how far a judgement by screenshots can be trusted: `judge/agreement`, `judge/precision`, `judge/recall`.
 
@@ -41,8 +43,9 @@ class OutcomeJudge(RolloutCallback):
         max_tokens: Of an answer.
     """
 
-    def __init__(self, prompt: Prompt, *, episodes: int = 8, screenshots: int = 5, max_tokens: int = 512) -> None:
-        check_at_least(1, episodes=episodes, screenshots=screenshots, max_tokens=max_tokens)
+    def __init__(
+        self, prompt: Prompt, *, episodes: AtLeastOne = 8, screenshots: AtLeastOne = 5, max_tokens: AtLeastOne = 512
+    ) -> None:
         self.prompt = prompt
         self.episodes = episodes
         self.screenshots = screenshots
@@ -61,7 +64,7 @@ class OutcomeJudge(RolloutCallback):
         module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
     async def _verdicts(self, runtime: RolloutRuntime, trajectories: Sequence[Trajectory]) -> list[bool | None]:
-        """Return what the engine says of each trajectory, asked side by side."""
+        """Return the engine's verdict on each trajectory, asked side by side."""
         meter = Meter("judge", activity=runtime.runner.activity)
         return await asyncio.gather(*(self._verdict(runtime, meter, trajectory) for trajectory in trajectories))
 
@@ -98,7 +101,7 @@ class OutcomeJudge(RolloutCallback):
 
 
 def verdict_of(answer: str) -> bool | None:
-    """Return what the last status of an answer says; None where there is none.
+    """Return the verdict of the last status of an answer; None where there is none.
 
     >>> verdict_of("Status: failure? No. Status: SUCCESS"), verdict_of("status: **failure**"), verdict_of("success")
     (True, False, None)
@@ -108,7 +111,7 @@ def verdict_of(answer: str) -> bool | None:
 
 
 def agreement(said: Sequence[bool | None], graded: Sequence[bool]) -> dict[str, float]:
-    """Return how a judge's verdicts go with those of graders, by metric; of what there is nothing of, there is none.
+    """Return the agreement of a judge's verdicts with those of graders, by metric; one without episodes is left out.
 
     `judge/answered` is the share of episodes with a verdict, and the others are of those alone: `judge/agreement` the
     share in which both say the same, `judge/precision` the share of real successes among those that it sees,

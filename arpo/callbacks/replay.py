@@ -12,16 +12,51 @@ from arpo.replay import ReplayBuffer
 from arpo.rollout.curation.experience import ExperiencePool
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Group, RolloutBatch
+from arpo.types import Group, RolloutBatch, Trajectory
 
 log = logging.getLogger(__name__)
 
 
-class ReplayInjection(RolloutCallback):
+class BufferCallback(RolloutCallback):
+    """A callback with a replay buffer; checkpoints have its state as references into the trajectory store."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self.buffer = buffer
+        self._store: TrajectoryStore | None = None
+        """That of the run; None on other ranks than 0."""
+        self._restored: dict[str, Any] | None = None
+
+    @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if trainer.is_global_zero:
+            self._store = runtime_of(trainer).store
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._restored is not None and self._store is not None:
+            self.buffer.load_state_dict(self._restored, self._store.get)
+            log.info("the replay buffer of %s holds %d trajectories again", type(self).__name__, len(self.buffer))
+            self._restored = None
+
+    def load_screenshots(self, trajectory: Trajectory) -> Trajectory:
+        """Return a trajectory of the buffer with its screenshots."""
+        assert self._store is not None, "rollouts end on rank 0"
+        return self._store.load_screenshots(trajectory)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"buffer": self.buffer.state_dict()}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = state_dict["buffer"]
+
+
+class ReplayInjection(BufferCallback):
     """The callback that puts one past success into every group that failed as a whole, then remembers new successes.
 
-    The buffer holds successes of earlier iterations when it injects, so a trajectory is never its own replay. Its
-    state travels in the checkpoint as references into the trajectory store. Without this callback the run is GRPO.
+    The buffer holds successes of earlier iterations when it injects, so a trajectory is never its own replay. Without
+    this callback the run is GRPO.
 
     Args:
         buffer: Holds the successes.
@@ -32,30 +67,17 @@ class ReplayInjection(RolloutCallback):
     def __init__(self, buffer: ReplayBuffer, *, pool: ExperiencePool | None = None, remembers: bool = True) -> None:
         if pool is None and not remembers:
             raise ConfigError("remembers=false leaves a buffer empty that has no pool: set pool, or remembers=true")
-        self.buffer = buffer
+        super().__init__(buffer)
         self.pool = pool
         self.remembers = remembers
-        self._store: TrajectoryStore | None = None
-        self._restored: dict[str, Any] | None = None
-
-    @override
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if trainer.is_global_zero:
-            self._store = runtime_of(trainer).store
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._store is None:
-            return
-        if self._restored is not None:
-            self.buffer.load_state_dict(self._restored, self._store.get)
-            self._restored = None
-            log.info("the replay buffer holds %d trajectories again", len(self.buffer))
-        elif self.pool is not None:
-            buffer = self.buffer
-            for group in self.pool.move_into(
-                runtime_of(trainer), buffer.is_worth_replaying, most=buffer.capacity_per_task
-            ):
+        begins, buffer = self._restored is None, self.buffer
+        super().on_train_start(trainer, pl_module)
+        if begins and self.pool is not None and trainer.is_global_zero:
+            most = buffer.capacity_per_task
+            for group in self.pool.move_into(runtime_of(trainer), buffer.is_worth_replaying, most):
                 buffer.admit(group)
 
     @override
@@ -70,10 +92,9 @@ class ReplayInjection(RolloutCallback):
         injected = self.buffer.inject(group)
         if injected is group:
             return group
-        assert self._store is not None, "rollouts end on rank 0"
         trajectories = list(injected.trajectories)
         for position in injected.injected:
-            trajectories[position] = self._store.load_screenshots(trajectories[position])
+            trajectories[position] = self.load_screenshots(trajectories[position])
         return replace(injected, trajectories=tuple(trajectories))
 
     def _metrics(self, batch: RolloutBatch) -> dict[str, float]:
@@ -84,11 +105,3 @@ class ReplayInjection(RolloutCallback):
         if ages:
             metrics["replay/injected_age"] = sum(ages) / len(ages)
         return metrics
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"buffer": self.buffer.state_dict()}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._restored = state_dict["buffer"]

@@ -1,6 +1,5 @@
 """The way of every new policy to the engine, and the bound on how far the engine may be from the trainer."""
 
-import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +9,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from arpo.errors import WeightSyncError, check_positive
+from arpo.bounds import Positive, checked
+from arpo.errors import WeightSyncError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import attempt, raise_everywhere, runtime_of
-
-log = logging.getLogger(__name__)
 
 GAP = "engine/logprob_gap_mean"
 GROWTH = 5.0
@@ -25,11 +23,12 @@ LARGEST_GAPS = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 """The bound of the first gap itself, and of all where `tolerance` is not given: a first one may be wrong as well."""
 
 
+@checked
 class WeightSync(L.Callback):
     """A callback that sends the policy to the engine before the first iteration and after each.
 
     Each engine compares the checksum of the weights that it holds then with that of what it was sent
-    (`arpo.inference.checksum`), a replica of a fleet before it serves them; its caches answer for one policy version
+    (`arpo.inference.pump`), a replica of a fleet before it serves them; its caches answer for one policy version
     only. What neither sees, such as another precision, shows in the log-probabilities of the rollouts: where rollouts
     and updates take turns, engine and trainer computed them with the same weights, so their mean gap must stay about
     as large as it was in the run's first iteration.
@@ -42,25 +41,9 @@ class WeightSync(L.Callback):
             which counts as `LEAST_GAPS` at least, and `LARGEST_GAPS` at most.
         colocated: Whether engine and trainer share their GPUs; rollouts cannot go on during an update then
             (`max_policy_lag` must be 0).
-        probe_tokens: Ignored, like `probe_every`: every sync is checked without a question to the engine.
-        probe_every: Ignored.
     """
 
-    def __init__(
-        self,
-        *,
-        tolerance: float | None = None,
-        colocated: bool = False,
-        probe_tokens: int | None = None,
-        probe_every: int | None = None,
-    ) -> None:
-        if tolerance is not None:
-            check_positive(tolerance=tolerance)
-        if probe_tokens is not None or probe_every is not None:
-            log.warning(
-                "probe_tokens and probe_every of weight_sync are ignored, and go with the next version: every sync is "
-                "checked by the checksum of what the engine holds"
-            )
+    def __init__(self, *, tolerance: Positive | None = None, colocated: bool = False) -> None:
         self.tolerance = tolerance
         self.colocated = colocated
         self._first_gap: float | None = None
@@ -93,7 +76,7 @@ class WeightSync(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        if not trainer.is_last_batch:  # offline, an iteration has several: nobody asks the engine in between
+        if not trainer.is_last_batch:  # offline, an iteration has several, and the engine is idle in between
             return
         started = time.monotonic()
         self._sync(trainer, pl_module)

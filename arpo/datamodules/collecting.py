@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 
 import tenacity
 
-from arpo.agent.actions import Action, Finished, Terminal
-from arpo.agent.coordinates import CoordinateFrame, smart_resize
+from arpo.agent.actions import Action, Click, CoordinateFrame, Finished, Terminal, smart_resize
 from arpo.agent.grammar import GRAMMARS, GrammarName
-from arpo.agent.render import render
+from arpo.bounds import AtLeastOne, Threshold, checked
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import DesktopDestroyedError, EnvError, check_at_least, check_one_of, check_threshold
+from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 from arpo.host.heartbeat import Heartbeat
 from arpo.host.threads import BackgroundLoop
 from arpo.models.family import family_named
 from arpo.rollout.episode import outcome_of
-from arpo.rollout.seeds import derive_seed
+from arpo.rollout.sampler import derive_seed
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
@@ -40,6 +39,7 @@ _elsewhere = tenacity.retry(
 """Plays an episode that an environment fails again, on another environment: the pool takes the failed one out."""
 
 
+@checked
 @dataclass(slots=True)
 class DemonstrationCollector:
     """One collection: every task, so many times, on whatever environment is free.
@@ -57,21 +57,19 @@ class DemonstrationCollector:
 
     pool: EnvPool
     demonstrator: Demonstrator
-    max_steps: int
+    max_steps: AtLeastOne
     family: str
-    image_limits: tuple[int, int]
-    success_threshold: float
+    image_limits: tuple[AtLeastOne, AtLeastOne]
+    success_threshold: Threshold
     seed: int = 0
     grammar: GrammarName = "ui_tars"
     _done: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         family_named(self.family)
-        check_one_of(GrammarName, grammar=self.grammar)
         least, most = self.image_limits
-        check_at_least(1, max_steps=self.max_steps, least_pixels=least)
-        check_at_least(least, most_pixels=most)
-        check_threshold(success_threshold=self.success_threshold)
+        if least > most:
+            raise ConfigError(f"most_pixels must be at least {least}, got {most}; see image_limits")
 
     def collect(self, tasks: Sequence[Task], per_task: int, *, first: int = 0) -> Generator[list[Trajectory]]:
         """Yield `per_task` demonstrations of each task, task by task, as soon as those before them are there too.
@@ -104,7 +102,7 @@ class DemonstrationCollector:
 
     async def _begin(self, tasks: Sequence[Task], per_task: int, first: int) -> list[asyncio.Task[list[Trajectory]]]:
         await self.pool.start()
-        # Environments go to whoever asked first. If all tasks asked at once, every one would find out its length
+        # Environments go to the first that asks. If all tasks asked at once, every one would find out its length
         # before the first was demonstrated.
         turns = asyncio.Semaphore(self.pool.size)
         return [
@@ -115,25 +113,22 @@ class DemonstrationCollector:
     async def _end(self, played: Sequence[asyncio.Task[list[Trajectory]]]) -> None:
         for task in played:
             task.cancel()
-        await asyncio.gather(*played, return_exceptions=True)  # nobody tries again while environments are closed
+        await asyncio.gather(*played, return_exceptions=True)  # none tries again while environments are closed
         await self.pool.close()
 
     async def _in_turn(self, turns: asyncio.Semaphore, place: int, task: Task, per_task: int) -> list[Trajectory]:
-        async with turns:
-            return await self._where_seen(place, task, per_task)
-
-    async def _where_seen(self, place: int, task: Task, per_task: int) -> list[Trajectory]:
         """Return the demonstrations of a task, none where its desktop keeps showing what is no screenshot."""
-        try:
-            return await self._of_task(place, task, per_task)
-        except EnvError as error:
-            if error.kind != "screenshot":
-                raise
-            log.warning("task %s cannot be demonstrated: %s", task.id, error)
-            return []
+        async with turns:
+            try:
+                return await self._of_task(place, task, per_task)
+            except EnvError as error:
+                if error.kind != "screenshot":
+                    raise
+                log.warning("task %s cannot be demonstrated: %s", task.id, error)
+                return []
 
     async def _of_task(self, place: int, task: Task, per_task: int) -> list[Trajectory]:
-        # Who never errs finds out how long the solution is by demonstrating it.
+        # A demonstrator that never errs finds out how long the solution is by demonstrating it.
         length = await self._solution_length(task) if self.demonstrator.errs else 0
         if length > self.max_steps:
             return []
@@ -147,7 +142,7 @@ class DemonstrationCollector:
 
     @_elsewhere
     async def _solution_length(self, task: Task) -> int:
-        """Return how many steps the scripted solution takes, `max_steps` + 1 where it takes more than `max_steps`."""
+        """Return the number of steps of the scripted solution, at most `max_steps` + 1."""
         async with self.pool.lease(task) as env:
             await env.reset(task)
             for length in range(self.max_steps):
@@ -196,7 +191,7 @@ class DemonstrationCollector:
             return Finished()
         if not self.demonstrator.errs:
             return right
-        habit = random.Random(derive_seed(self.seed, "habit", task.id, repr(right)))
+        habit = random.Random(derive_seed(self.seed, "habit", task.id, _habit_key(right)))
         return self.demonstrator.act(right, await env.distractors(), length, rng, habit)
 
     def _frame(self, observation: Observation) -> CoordinateFrame:
@@ -221,5 +216,13 @@ def _step(observation: Observation, said: str, done: Action) -> Step:
         sampler_logprobs=(),
         policy_version=0,
         response=said,
-        action=render(done),
+        action=done.describe(),
     )
+
+
+def _habit_key(action: Action) -> str:
+    """Return the text by which the habit of an action is seeded; each kind of click has one of its own in it."""
+    if not isinstance(action, Click):
+        return repr(action)
+    kind = {("left", 2): "DoubleClick", ("right", 1): "RightClick", ("middle", 1): "MiddleClick"}
+    return f"{kind.get((action.button, action.count), 'Click')}(x={action.x!r}, y={action.y!r})"

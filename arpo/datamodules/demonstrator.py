@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arpo.agent.actions import Action, Call, Click, Finished, TypeText
-from arpo.errors import ConfigError
+from arpo.bounds import PositiveShare, Share, checked
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Demonstrator:
     """A script that solves a task step by step, and errs so that the cloned policy has something left to learn.
@@ -21,15 +22,9 @@ class Demonstrator:
             and unlearned, task by task.
     """
 
-    success_rate: float = 1.0
-    habit: float = 0.7
+    success_rate: PositiveShare = 1.0
+    habit: Share = 0.7
     rules: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.success_rate <= 1 or not 0 <= self.habit <= 1:
-            raise ConfigError(
-                f"success_rate must be in (0, 1] and habit in [0, 1], got {self.success_rate} and {self.habit}"
-            )
 
     @property
     def errs(self) -> bool:
@@ -50,7 +45,7 @@ class Demonstrator:
 def mistake(right: Action, distractors: Sequence[Action], rng: random.Random) -> Action:
     """Return a plausible wrong action: another element, a place beside, a misspelt text, or an early end."""
     match right:
-        case Click(x, y) if x is not None and y is not None:
+        case Click(x, y, "left", 1) if x is not None and y is not None:
             elsewhere = [other for other in distractors if other != right]
             if elsewhere and rng.random() < 0.7:
                 return rng.choice(elsewhere)
@@ -77,7 +72,7 @@ def _misspelt(text: str, rng: random.Random) -> str:
 def bad_habit(right: Action, distractors: Sequence[Action]) -> Action:
     """Return the one mistake of this kind of action: the first wrong element, the last letter twice, an early end."""
     match right:
-        case Click():
+        case Click(_, _, "left", 1):
             others = [other for other in distractors if isinstance(other, Click) and other != right]
             return min(others, key=lambda other: (other.y, other.x)) if others else Finished()
         case TypeText(text) if text:

@@ -1,6 +1,6 @@
 """Examples to learn from, made of stored episodes: successes alone, every episode, or pairs of both kinds.
 
-An example is what a batch holds whole: one trajectory, or the two of a pair, the better one first.
+A batch holds an example whole: one trajectory, or the two of a pair, the better one first.
 """
 
 import logging
@@ -9,8 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 
+from torch.utils.data import IterableDataset
+from typing_extensions import override
+
 from arpo.errors import ConfigError
-from arpo.rollout.seeds import derive_seed
+from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
@@ -23,7 +26,7 @@ Example = tuple[Trajectory, ...]
 Judge = Callable[[Trajectory], bool]
 """Says whether a trajectory is a success."""
 Make = Callable[[Sequence[Trajectory], Judge, int], list[Example]]
-"""Makes examples of trajectories, by who says which are successes and a seed."""
+"""Makes examples of trajectories from a judge of successes and a seed."""
 
 
 def read_examples(
@@ -34,7 +37,7 @@ def read_examples(
     first: int | None = None,
     outcomes: Sequence[str] | None = None,
     seed: int = 0,
-    tell: Callable[[Sequence[Trajectory]], Sequence[Trajectory]] = list,
+    retokenize: Callable[[Sequence[Trajectory]], Sequence[Trajectory]] = list,
     least: int = 1,
 ) -> list[Example]:
     """Return the examples that stored episodes make, without screenshots.
@@ -46,16 +49,16 @@ def read_examples(
         first: Take this many episodes, the earliest, whatever came of them; None takes all.
         outcomes: Leave out episodes that ended in another way; None keeps all.
         seed: Of the pairs.
-        tell: Tells the episodes as a policy would have read and said them, and leaves out those that it could not.
+        retokenize: Encodes episodes as a policy would have sampled them, and leaves out those that it could not.
         least: Examples that must be there, counting once what says the same.
     """
-    episodes = list(islice(_played(store), first))
+    episodes = list(islice(store.read_all(PLAYED), first))
     if len(episodes) < max(1, first or 0):
         raise ConfigError(
             f"source: {store.root} holds {len(episodes)} episodes of a training or of demonstrations, and "
             f"{first or 1} are wanted (evaluations are left out): name another run, or lower datamodule.first"
         )
-    kept = tell([each for each in episodes if outcomes is None or each.outcome.value in outcomes])
+    kept = retokenize([each for each in episodes if outcomes is None or each.outcome.value in outcomes])
     good = sum(map(succeeds, kept))
     log.info("%d of %d episodes of %s are taken, %d succeed", len(kept), len(episodes), store.root, good)
     if not kept:
@@ -77,23 +80,13 @@ def read_examples(
             "needed, because the module compares each with one that says something else: raise datamodule.first, "
             "widen datamodule.outcomes, or name another run"
         )
-    _check_screenshots(store, list(chain.from_iterable(examples)))
-    return examples
-
-
-def _played(store: TrajectoryStore) -> Iterator[Trajectory]:
-    for split, iteration in store.iterations():
-        if split in PLAYED:
-            yield from store.read(split, iteration)
-
-
-def _check_screenshots(store: TrajectoryStore, trajectories: Sequence[Trajectory]) -> None:
-    lost = [path for trajectory in trajectories for path in store.lost_screenshots(trajectory)]
+    lost = [path for trajectory in chain.from_iterable(examples) for path in store.lost_screenshots(trajectory)]
     if lost:
         raise ConfigError(
             f"source: {len(lost)} screenshots that episodes of {store.root} show are lost or cut, the first is "
             f"{lost[0]}: copy the folder whole, or name another run"
         )
+    return examples
 
 
 def successes(trajectories: Sequence[Trajectory], succeeds: Judge, _seed: int) -> list[Example]:
@@ -126,3 +119,23 @@ def pairs(trajectories: Sequence[Trajectory], succeeds: Judge, seed: int) -> lis
     alone = [sum(len(side[kind]) for side in sides.values()) - len(made) for kind in (0, 1)]
     log.info("%d pairs of %d tasks; %d successes and %d failures have no partner", len(made), len(sides), *alone)
     return made
+
+
+class Batches(IterableDataset[list[Trajectory]]):
+    """A known number of batches, for a `DataLoader` that passes them on as they are.
+
+    Args:
+        make: Begins an iteration over them.
+        count: Their number. Lightning would fetch one ahead if it did not know it.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[list[Trajectory]]], count: int) -> None:
+        self._make = make
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def __iter__(self) -> Iterator[list[Trajectory]]:
+        return self._make()

@@ -11,11 +11,10 @@ from typing_extensions import override
 
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
-from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.groups import RequestedGroup, ResumeState
 from arpo.rollout.hooks import on_rank_zero, start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler
+from arpo.rollout.stream import RequestedGroup, ResumeState, RolloutCollector
 from arpo.types import RolloutBatch
 
 log = logging.getLogger(__name__)
@@ -68,22 +67,17 @@ class RolloutDataModule(L.LightningDataModule):
         assert self.trainer is not None
         iteration = self.trainer.current_epoch
         version = PolicyModule.of(self.trainer.lightning_module).policy_version
-        none = RolloutBatch(iteration, version, [])
-        return on_rank_zero(self.trainer, lambda: self._collect(iteration, version), elsewhere=none)
-
-    def _collect(self, iteration: int, version: int) -> RolloutBatch:
-        if not self._begun:
-            self._begin(iteration, version)
-        return self.collector.take(iteration, version)
-
-    def _begin(self, iteration: int, version: int) -> None:
-        """Once a process: forget what a crash undid, and go on with what was asked for."""
-        assert self.trainer is not None
         last = None if self.trainer.max_epochs == -1 else self.trainer.max_epochs
-        course = ResumeState(iteration, version, self.sampler.tasks_per_iteration, last, self._pending)
-        self.runtime.store.truncate(iteration, version, first_iteration=course.first_iteration)
-        self.collector.begin(self.sampler, course)
-        self._pending, self._begun = [], True
+
+        def collect() -> RolloutBatch:
+            if not self._begun:  # once a process: forget what a crash undid, and go on with what was asked for
+                course = ResumeState(iteration, version, self.sampler.tasks_per_iteration, last, self._pending)
+                self.runtime.store.truncate(iteration, version, first_iteration=course.first_iteration)
+                self.collector.begin(self.sampler, course)
+                self._pending, self._begun = [], True
+            return self.collector.take(iteration, version)
+
+        return on_rank_zero(self.trainer, collect, elsewhere=RolloutBatch(iteration, version, []))
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,21 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_worth_replaying
-from arpo.datamodules.batches import Batches
-from arpo.datamodules.examples import Example, Make, read_examples
-from arpo.errors import ConfigError, check_at_least
+from arpo.bounds import AtLeastOne, checked
+from arpo.datamodules.examples import Batches, Example, Make, read_examples
+from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.curation.retokenize import RetokenizationError, retokenize_for
 from arpo.rollout.hooks import start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.rollout.seeds import derive_seed
+from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.types import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 
 
+@checked
 class TrajectoryDataModule(L.LightningDataModule):
     """Episodes that another run has stored, in the order in which it asked for them, as shuffled batches.
 
@@ -55,16 +57,13 @@ class TrajectoryDataModule(L.LightningDataModule):
         source: str | Path,
         examples: Make,
         *,
-        first: int | None = None,
+        first: AtLeastOne | None = None,
         outcomes: Sequence[str] | None = None,
-        steps: int,
-        batch_size: int,
+        steps: AtLeastOne,
+        batch_size: AtLeastOne,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_at_least(1, steps=steps, batch_size=batch_size)
-        if first is not None:
-            check_at_least(1, first=first)
         known = [outcome.value for outcome in Outcome]
         if unknown := [outcome for outcome in outcomes or () if outcome not in known]:
             raise ConfigError(f"outcomes must be among {', '.join(known)}, got {', '.join(unknown)}")
@@ -98,19 +97,17 @@ class TrajectoryDataModule(L.LightningDataModule):
         self._begun = False
         self.runtime.close()
 
-    @property
-    def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer is not None else 0
-
     def batches(self) -> Iterator[list[Trajectory]]:
         """Yield the batches of the trainer's current iteration, with screenshots."""
         assert self.trainer is not None
         iteration, steps = self.trainer.current_epoch, self._steps_per_iteration()
-        if self._rank == 0 and not self._begun:  # forget what a crash undid
+        if self.trainer.global_rank == 0 and not self._begun:  # forget what a crash undid
             version = PolicyModule.of(self.trainer.lightning_module).policy_version
             self.runtime.store.truncate(iteration, version)
         self._begun = True
-        for places in islice(self._places(), iteration * steps, (iteration + 1) * steps):
+        number = len(self._examples)
+        batches = passes(number, min(self.batch_size, number), self.seed)
+        for places in islice(batches, iteration * steps, (iteration + 1) * steps):
             chosen = (trajectory for place in places for trajectory in self._examples[place])
             yield [self.store.load_screenshots(trajectory) for trajectory in chosen]
 
@@ -124,45 +121,36 @@ class TrajectoryDataModule(L.LightningDataModule):
             )
         return self.steps // iterations
 
-    def _places(self) -> Iterator[list[int]]:
-        """Yield the places of each step's examples: they are passed through again and again, shuffled."""
-        number = len(self._examples)
-        return passes(number, min(self.batch_size, number), self.seed)
-
     def read(self, least: int = 1) -> list[Example]:
-        """Return the examples that the episodes make, of which so many must differ."""
+        """Return the examples that the episodes make, of which `least` must differ."""
+        threshold = self.runtime.settings.success_threshold
         return read_examples(
             self.store,
             self.make_examples,
-            self._succeeds,
+            partial(is_worth_replaying, threshold=threshold),
             first=self.first,
             outcomes=self.outcomes,
             seed=self.seed,
-            tell=self._told,
+            retokenize=self._retokenize,
             least=least,
         )
 
-    def _told(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
-        """Return the episodes as the policy of this run would have read and said them, where it could have."""
-        told: list[Trajectory] = []
+    def _retokenize(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """Return the episodes as the policy of this run would have sampled them, where it could have."""
+        kept: list[Trajectory] = []
         left_out: Counter[str] = Counter()
         for episode in episodes:
             try:
-                told.append(retokenize_for(self.runtime, episode, self.store))
+                kept.append(retokenize_for(self.runtime, episode, self.store))
             except RetokenizationError as error:
                 left_out[str(error)] += 1
         for reason, count in left_out.items():
             log.warning("%d episodes %s: left out", count, reason)
-        return told
-
-    def _succeeds(self, trajectory: Trajectory) -> bool:
-        """Return whether a trajectory is one to imitate: solved, and every response of it an action."""
-        threshold = self.runtime.settings.success_threshold
-        return is_worth_replaying(trajectory, threshold=threshold)
+        return kept
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return what the batches depend on."""
+        """Return the numbers that the batches depend on."""
         iterations = None if self.trainer is None else self.trainer.max_epochs
         return {
             "examples": self._digest,

@@ -1,6 +1,6 @@
 """JSON held to the types that it must have: a guest or a browser may answer anything.
 
-Fields that nobody asked for are skipped while they are read, and take no memory.
+Fields that were not asked for are skipped while they are read, and take no memory.
 """
 
 from functools import cache

@@ -17,14 +17,6 @@ class ContractError(AssertionError):
     """Raised when an environment breaks the contract of `DesktopEnv`, with a line for each broken clause."""
 
 
-def _harmless_actions(width: int, height: int) -> tuple[Action, ...]:
-    """Return actions that any desktop accepts and that solve nothing; the last one ends an episode."""
-    x, y = width // 2, height // 2
-    nowhere = Call("no.such_function", {"text": "a"})
-    here = Drag(None, None, x, y)
-    return (Wait(), Hover(x, y), Scroll("down", x, y), Press("shift"), nowhere, here, Finished())
-
-
 def check_env(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_solution_steps: int = 50) -> None:
     """Check a fresh environment from its first call to its last; it is closed afterwards.
 
@@ -49,11 +41,7 @@ def check_env(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_so
 
 
 def check_episode(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_solution_steps: int = 50) -> None:
-    """Check the clauses of one task; the environment stays open.
-
-    Raises:
-        EnvError: If the desktop itself fails in a call that must succeed.
-    """
+    """Check the clauses of one task as `check_env` does; the environment stays open."""
     _raise_if(_episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps))
 
 
@@ -69,7 +57,9 @@ def _episode_violations(env: DesktopEnv, task: Task, *, deterministic: bool, max
     broken = _observation_violations("reset", first)
     if not (first.instruction or task.instruction):
         broken.append("reset gives no instruction, and the task has none")
-    for action in _harmless_actions(first.width, first.height):
+    x, y = first.width // 2, first.height // 2
+    harmless = (Wait(), Hover(x, y), Scroll("down", x, y), Press("shift"), Call("no.such_function", {"text": "a"}))
+    for action in (*harmless, Drag(None, None, x, y), Finished()):
         result = env.step(action)
         broken += _observation_violations(f"step({action})", result.observation)
         if (result.observation.width, result.observation.height) != (first.width, first.height):
@@ -77,8 +67,7 @@ def _episode_violations(env: DesktopEnv, task: Task, *, deterministic: bool, max
         if result.terminated or result.truncated:
             break
     broken += _reward_violations("evaluate", env.evaluate())
-    again = env.reset(task)
-    if deterministic and again != first:
+    if env.reset(task) != first and deterministic:
         broken.append("a second reset of the same task gives another first observation")
     if isinstance(env, SolvableEnv):
         broken += _solution_violations(env, env, max_solution_steps)

@@ -9,9 +9,10 @@ from typing import Literal, get_args
 
 from PIL import Image, ImageDraw, ImageFont
 
-from arpo.agent.actions import Action, Call, Click, Fail, Finished, TypeText, begun_at, pointer_after
+from arpo.agent.actions import Action, Call, Click, Fail, Finished, TypeText
 from arpo.agent.functions import Function, refusal
-from arpo.envs.protocol import StepResult
+from arpo.bounds import NotNegativeInt, checked
+from arpo.envs.protocol import KnownDesktop, StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Observation, Task
 
@@ -32,7 +33,7 @@ FUNCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A coloured square; `left`, `top`, `right`, `bottom` are its pixels, both ends included."""
+    """A coloured square; its pixels, both ends included."""
 
     color: str
     left: int
@@ -42,7 +43,7 @@ class Button:
 
     @property
     def center(self) -> tuple[int, int]:
-        """The pixel in the middle."""
+        """Its pixel in the middle."""
         return (self.left + self.right) // 2, (self.top + self.bottom) // 2
 
     def holds(self, x: float, y: float) -> bool:
@@ -65,8 +66,8 @@ class Scene:
 
 
 @dataclass(slots=True)
-class Deeds:
-    """The actions of the agent in the running episode, as far as they count."""
+class EpisodeState:
+    """Progress of the agent in the running episode, as far as it counts."""
 
     clicked: list[str] = field(default_factory=list)
     focused: bool = False
@@ -76,26 +77,25 @@ class Deeds:
     over: bool = False
 
 
-def fake_tasks(count: int, seed: int = 0, kinds: Sequence[Kind] = ("click", "sequence", "type")) -> list[Task]:
+@checked
+def fake_tasks(
+    count: NotNegativeInt, seed: int = 0, kinds: Sequence[Kind] = ("click", "sequence", "type")
+) -> list[Task]:
     """Return `count` different tasks, the kinds in turn; the same for the same arguments."""
-    if count < 0:
-        raise ConfigError(f"count must not be negative, got {count}")
-    if not kinds or not set(kinds) <= set(get_args(Kind)):
-        raise ConfigError(f"kinds must be some of {get_args(Kind)}, got {tuple(kinds)}")
+    if not kinds:
+        raise ConfigError(f"kinds must be some of {', '.join(get_args(Kind))}, got none")
     first = seed * 1_000_000  # seeds of two calls with different seeds never meet
     tasks = []
     for index in range(count):
-        kind = kinds[index % len(kinds)]
-        config = {"kind": kind, "seed": first + index}
-        scene = make_scene(kind, first + index)
-        name = f"fake/{kind}/{first + index}"
+        kind, number = kinds[index % len(kinds)], first + index
+        instruction, config = make_scene(kind, number).instruction, {"kind": kind, "seed": number}
         infeasible = kind == "infeasible"
-        tasks.append(Task(name, scene.instruction, f"fake-{kind}", config, infeasible=infeasible))
+        tasks.append(Task(f"fake/{kind}/{number}", instruction, f"fake-{kind}", config, infeasible=infeasible))
     return tasks
 
 
 def fake_functions() -> tuple[Function, ...]:
-    """Return what a desktop with functions has, for the prompt."""
+    """Return the functions of a desktop that has some, for the prompt."""
     return FUNCTIONS
 
 
@@ -127,26 +127,26 @@ def _place(generator: random.Random, cell: int, width: int, height: int) -> tupl
     return left, top, left + box_width - 1, top + box_height - 1
 
 
-def draw(scene: Scene, deeds: Deeds, width: int, height: int) -> bytes:
+def draw(scene: Scene, state: EpisodeState, width: int, height: int) -> bytes:
     """Draw the screen as PNG: buttons that were clicked are grey, a focused field has a dark frame."""
     image = Image.new("RGB", (width, height), (245, 245, 245))
     canvas = ImageDraw.Draw(image)
     for button in scene.buttons:
-        color = DONE_COLOR if button.color in deeds.clicked else COLORS[button.color]
+        color = DONE_COLOR if button.color in state.clicked else COLORS[button.color]
         canvas.rectangle((button.left, button.top, button.right, button.bottom), fill=color)
     if scene.field is not None:
         box = scene.field
-        frame = (0, 0, 0) if deeds.focused else DONE_COLOR
+        frame = (0, 0, 0) if state.focused else DONE_COLOR
         canvas.rectangle((box.left, box.top, box.right, box.bottom), fill=(255, 255, 255), outline=frame)
         # the bitmap font is the same on every machine; it knows Latin-1 alone, and a policy types what it likes
-        text = deeds.text.encode("latin-1", errors="replace")
+        text = state.text.encode("latin-1", errors="replace")
         canvas.text((box.left + 1, box.top + 2), text, fill=(0, 0, 0), font=ImageFont.load_default_imagefont())
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", compress_level=1)
     return buffer.getvalue()
 
 
-class FakeDesktop:
+class FakeDesktop(KnownDesktop):
     """A `DesktopEnv` and `SolvableEnv` without a desktop.
 
     A click on a wrong button ends the episode without success, a completed click task ends it with success. The text
@@ -158,6 +158,8 @@ class FakeDesktop:
         functions: Whether the agent may call `FUNCTIONS`, which mean a click and a text; the solutions call them then.
     """
 
+    example_tasks = "fake"
+
     def __init__(self, width: int = 112, height: int = 84, *, functions: bool = False) -> None:
         if width < 16 * COLUMNS or height < 16 * ROWS:
             raise ConfigError(f"the screen must be at least {16 * COLUMNS}x{16 * ROWS}, got {width}x{height}")
@@ -165,41 +167,41 @@ class FakeDesktop:
         self._height = height
         self._functions = FUNCTIONS if functions else ()
         self._scene: Scene | None = None
-        self._deeds = Deeds()
+        self._state = EpisodeState()
         self._closed = False
 
     def reset(self, task: Task) -> Observation:
         """Show the screen of a task."""
         if self._closed:
             raise EnvError("reset", "the environment is closed; build a new one")
-        self._deeds = Deeds()
+        self._state = EpisodeState()
         self._scene = make_scene(*_read_config(task), self._width, self._height)
         return self._observe("" if task.instruction else self._scene.instruction)
 
     def step(self, action: Action) -> StepResult:
         """Perform one action; what is no click, text or call, and does not end the episode, changes nothing."""
-        scene, deeds = self._running("step"), self._deeds
-        if deeds.over:
+        scene, state = self._running("step"), self._state
+        if state.over:
             raise EnvError("step", "the episode has terminated; reset the environment first")
-        deeds.last = action = begun_at(action, deeds.pointer)
-        deeds.pointer = pointer_after(action, deeds.pointer)
+        state.last = action = action.begun_at(state.pointer)
+        state.pointer = action.pointer_after(state.pointer)
         match action:
-            case Click(x, y) if x is not None and y is not None:
+            case Click(x, y, "left", 1) if x is not None and y is not None:
                 self._click(scene, x, y)
-            case TypeText(text) if deeds.focused:
-                deeds.text += text
+            case TypeText(text) if state.focused:
+                state.text += text
             case Call():
                 self._call(scene, action)
-        return StepResult(self._observe(), terminated=deeds.over)
+        return StepResult(self._observe(), terminated=state.over)
 
     def evaluate(self) -> float:
         """Return 1.0 if the task is done, else 0.0."""
-        scene, deeds = self._running("evaluate"), self._deeds
+        scene, state = self._running("evaluate"), self._state
         if scene.kind == "infeasible":
-            return float(isinstance(deeds.last, Fail))
+            return float(isinstance(state.last, Fail))
         if scene.kind == "type":
-            return float(deeds.text == scene.text)
-        return float(tuple(deeds.clicked) == scene.order)
+            return float(state.text == scene.text)
+        return float(tuple(state.clicked) == scene.order)
 
     def close(self) -> None:
         """Forget the task, and accept no other."""
@@ -215,13 +217,14 @@ class FakeDesktop:
         centers = {button.color: button.center for button in scene.buttons}
         for color in scene.order:
             yield Call("fake.press", {"label": color}) if self._functions else Click(*centers[color])
-        if scene.field is not None and self._functions:
+        if scene.field is None:
+            return
+        if self._functions:
             yield Call("fake.fill", {"text": scene.text})
-            yield Finished()
-        elif scene.field is not None:
+        else:
             yield Click(*scene.field.center)
             yield TypeText(scene.text)
-            yield Finished()
+        yield Finished()
 
     def _running(self, call: str) -> Scene:
         if self._scene is None:
@@ -229,14 +232,14 @@ class FakeDesktop:
         return self._scene
 
     def _click(self, scene: Scene, x: float, y: float) -> None:
-        deeds = self._deeds
-        deeds.focused = scene.field is not None and scene.field.holds(x, y)
+        state = self._state
+        state.focused = scene.field is not None and scene.field.holds(x, y)
         hit = next((button.color for button in scene.buttons if button.holds(x, y)), None)
         if hit is None:
             return
-        deeds.clicked.append(hit)
-        done = tuple(deeds.clicked)
-        deeds.over = done == scene.order or done != scene.order[: len(done)]
+        state.clicked.append(hit)
+        done = tuple(state.clicked)
+        state.over = done == scene.order or done != scene.order[: len(done)]
 
     def _call(self, scene: Scene, call: Call) -> None:
         """Do what mouse and keyboard would do; a call that is refused does nothing."""
@@ -251,11 +254,11 @@ class FakeDesktop:
             return
         self._click(scene, *target.center)
         if isinstance(text, str):
-            self._deeds.text = text
+            self._state.text = text
 
     def _observe(self, instruction: str = "") -> Observation:
         scene = self._running("step")
-        png = draw(scene, self._deeds, self._width, self._height)
+        png = draw(scene, self._state, self._width, self._height)
         return Observation(png, self._width, self._height, instruction)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from arpo.agent.actions import Action
 from arpo.types import Observation, Task
@@ -54,7 +54,7 @@ class DesktopEnv(Protocol):
         """Perform one action, in screen pixels, and return what follows.
 
         `Wait`, `Finished`, `CallUser` and `Fail` are valid actions; the episode, not the environment, ends on the
-        last three, and tells the environment because a checker may ask for the last action. A `Call` of a function
+        last three; the environment gets them because a checker may ask for the last action. A `Call` of a function
         that is not there, or whose arguments do not fit, is the agent's mistake: it does nothing, and is no error.
 
         Raises:
@@ -75,6 +75,15 @@ class DesktopEnv(Protocol):
     def close(self) -> None:
         """Free every resource; idempotent, and never raises."""
         ...
+
+
+class KnownDesktop:
+    """The facts of a class of desktops that a run is checked against before it starts; another desktop is trusted."""
+
+    example_tasks: ClassVar[str]
+    """The choice of `tasks=` to recommend."""
+    steps_are_rewarded: ClassVar[bool] = False
+    """Whether a step has a reward of its own, which some methods learn from."""
 
 
 @runtime_checkable

@@ -8,9 +8,10 @@ from typing import Literal
 from arpo.agent.actions import Action
 from arpo.agent.grammar import thought_of
 from arpo.agent.matching import StepScore, compare
-from arpo.agent.parser import parse_action
-from arpo.envs.protocol import Patch, StepResult
-from arpo.errors import ActionParseError, EnvError, TaskFormatError, check_at_least, check_one_of
+from arpo.agent.ui_tars import parse_action
+from arpo.bounds import NotNegative, NotNegativeInt, checked
+from arpo.envs.protocol import KnownDesktop, Patch, StepResult
+from arpo.errors import ActionParseError, EnvError, TaskFormatError
 from arpo.types import Observation, Task
 
 Thought = Literal["free", "recorded"]
@@ -27,7 +28,8 @@ class RecordedStep:
     response: str
 
 
-class RecordedDesktop:
+@checked
+class RecordedDesktop(KnownDesktop):
     """A `DesktopEnv` and `SolvableEnv` that shows what an expert saw, whatever the policy does.
 
     Where the policy's action is the expert's, the next screen of the recording follows. Where it is another one, the
@@ -47,29 +49,27 @@ class RecordedDesktop:
         thought: Whether a patch is the expert's action alone (`free`), or has its thought, too (`recorded`).
     """
 
+    example_tasks = "recorded"
+    steps_are_rewarded = True
+
     def __init__(
-        self, score: StepScore, *, patches: int = 2, tolerance: float = 8.0, thought: Thought = "free"
+        self, score: StepScore, *, patches: NotNegativeInt = 2, tolerance: NotNegative = 8.0, thought: Thought = "free"
     ) -> None:
-        check_at_least(0, patches=patches, tolerance=tolerance)
-        check_one_of(Thought, thought=thought)
         self._score = score
         self._patches = patches
         self._tolerance = tolerance
         self._thought = thought
         self._steps: list[RecordedStep] = []
         self._last = Path()
-        self._begin()
-        self._closed = False
-
-    def _begin(self) -> None:
         self._place = self._matched = self._patched = 0
-        self._over = False
+        self._over = self._closed = False
 
     def reset(self, task: Task) -> Observation:
         """Show the first screen of a recording."""
         if self._closed:
             raise EnvError("reset", "the environment is closed; build a new one")
-        self._begin()
+        self._place = self._matched = self._patched = 0
+        self._over = False
         self._steps, self._last = read_recording(task)
         return self._observe()
 
@@ -80,7 +80,8 @@ class RecordedDesktop:
             raise EnvError("step", "the episode has terminated; reset the environment first")
         expert = steps[self._place]
         match = compare(action, expert.action, tolerance=self._tolerance)
-        patch = None if match.exact else Patch(expert.action, self._thought_of(expert))
+        thought = thought_of(expert.response) if self._thought == "recorded" else ""
+        patch = None if match.exact else Patch(expert.action, thought)
         self._matched += match.exact
         if match.exact or self._patched < self._patches:
             self._patched += not match.exact
@@ -109,9 +110,6 @@ class RecordedDesktop:
         if not self._steps:
             raise EnvError(call, f"{call} was called before reset")
         return self._steps
-
-    def _thought_of(self, step: RecordedStep) -> str:
-        return "" if self._thought == "free" else thought_of(step.response)
 
     def _observe(self) -> Observation:
         at = self._steps[min(self._place, len(self._steps) - 1)]

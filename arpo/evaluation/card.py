@@ -32,7 +32,7 @@ def model_card(run: Path, iteration: int | None) -> str:
 
     Args:
         run: The folder of the run, with `config.yaml` and, where they were written, `run.json` and `eval/`.
-        iteration: The iteration of the policy; None where nobody knows it, and then no evaluation is of it.
+        iteration: The iteration of the policy; None where it is not known, and then no evaluation is of it.
     """
     config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     of_iterations = "an unknown iteration" if iteration is None else f"iteration {iteration}"
@@ -58,9 +58,9 @@ def _base(config: Mapping[str, Any]) -> str:
     model = config.get("model") or {}
     path = model.get("path") or (model.get("policy") or {}).get("path") or "not recorded"
     warmstart = config.get("warmstart")
-    said = f"Base: `{path}`" + (f", which the warm start `{warmstart}` wrote." if warmstart else ".")
+    base = f"Base: `{path}`" + (f", which the warm start `{warmstart}` wrote." if warmstart else ".")
     seed, budget = config.get("seed"), config.get("iterations")
-    return said if seed is None else f"{said} Seed {seed}; the run was to have {budget} iterations."
+    return base if seed is None else f"{base} Seed {seed}; the run was to have {budget} iterations."
 
 
 def _tasks(config: Mapping[str, Any]) -> str:
@@ -70,40 +70,27 @@ def _tasks(config: Mapping[str, Any]) -> str:
 
 def _success(run: Path, config: Mapping[str, Any], iteration: int | None) -> str:
     """Return a table a task list of the evaluation of this very policy, beside that before training."""
-    results = _results(run, iteration)
-    if not results:
+    path, first = (run / "eval" / f"iteration_{number or 0:06d}.json" for number in (iteration, 0))
+    if iteration is None or not path.exists():
         return "This policy was not evaluated. `python evaluate.py` of ARPO does it."
-    before = _results(run, 0) if iteration else {}
     try:
+        results = dict(json.loads(path.read_text(encoding="utf-8")))
+        before = json.loads(first.read_text(encoding="utf-8")) if iteration and first.exists() else {}
         tables = [_table(name, result, before.get(name)) for name, result in results.items()]
-    except (LookupError, TypeError, AttributeError) as error:
-        raise _broken(run, iteration) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is broken, or {first}: delete it, or the card would show what was not measured"
+        ) from error
     return "\n\n".join([_protocol(config), *tables])
-
-
-def _results(run: Path, iteration: int | None) -> dict[str, Any]:
-    if iteration is None or not _evaluation(run, iteration).exists():
-        return {}
-    try:
-        return dict(json.loads(_evaluation(run, iteration).read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise _broken(run, iteration) from error
-
-
-def _evaluation(run: Path, iteration: int | None) -> Path:
-    return run / "eval" / f"iteration_{iteration or 0:06d}.json"
-
-
-def _broken(run: Path, iteration: int | None) -> ConfigError:
-    path = _evaluation(run, iteration)
-    return ConfigError(f"{path} is broken: delete it, or the card would say what nobody measured")
 
 
 def _protocol(config: Mapping[str, Any]) -> str:
     settings = config.get("evaluation") or {}
     names = ("rollouts_per_task", "temperature", "protocol", "seed")
-    said = ", ".join(f"`{name}={settings[name]}`" for name in names if name in settings)
-    return f"Evaluated with {said or 'settings that were not recorded'}. Intervals are Wilson's, 95 %, over episodes."
+    listed = ", ".join(f"`{name}={settings[name]}`" for name in names if name in settings)
+    return (
+        f"Evaluated with {listed or 'settings that were not recorded'}. Intervals are Wilson's, 95 %, over episodes."
+    )
 
 
 def _table(name: str, result: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:

@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from arpo.errors import RolloutError
 from arpo.evaluation.scores import EvaluationResult, evaluate
 from arpo.evaluation.settings import EvaluationSettings
-from arpo.rollout.episode import EpisodeSpec
-from arpo.rollout.runtime import Job, RolloutRuntime
-from arpo.rollout.seeds import derive_seed
+from arpo.rollout.episode import EpisodeSpec, Meter
+from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.sampler import derive_seed
 from arpo.types import Task, Trajectory
 
 
@@ -21,25 +20,23 @@ def evaluate_tasks(
     iteration: int = 0,
     name: str = "val",
 ) -> EvaluationResult:
-    """Return how the engine's policy does on tasks; blocks. The episodes go to split `eval` of the store.
+    """Evaluate the engine's policy on tasks; blocks. The episodes go to split `eval` of the store.
 
     Args:
         runtime: Started.
-        tasks: What to try.
-        settings: How to try it.
-        iteration: When; part of the trajectories' ids.
-        name: What; part of the trajectories' ids.
+        tasks: Each is tried as often as the settings have it.
+        settings: Of the episodes.
+        iteration: Part of the trajectories' ids, as the name is.
+        name: Of the list of tasks.
     """
     # Lists go by domain. In their order all environments would load one page at once, and then the next.
     mixed = random.Random(0).sample(tasks, len(tasks))
-    job = _begin(runtime, mixed, settings, iteration=iteration, name=name, finished={})
-    trajectories = [trajectory for row in runtime.wait(job) for trajectory in row if trajectory is not None]
+    rows, meter = _play(runtime, mixed, settings, iteration=iteration, name=name, finished={})
+    trajectories = [trajectory for row in rows for trajectory in row if trajectory is not None]
     if not trajectories:
-        raise RolloutError(
-            f"evaluation {name} lost all {job.meter.total} episodes; last causes: {job.meter.last_causes}"
-        )
+        raise RolloutError(f"evaluation {name} lost all {meter.total} episodes; last causes: {meter.last_causes}")
     threshold = runtime.settings.success_threshold
-    return evaluate(trajectories, tasks, name=name, success_threshold=threshold, lost=job.meter.dropped)
+    return evaluate(trajectories, tasks, name=name, success_threshold=threshold, lost=meter.dropped)
 
 
 def roll_out(
@@ -50,10 +47,10 @@ def roll_out(
     Episodes that an interrupted call with the same arguments has left in the store are taken from there.
     """
     finished = {trajectory.id: trajectory for trajectory in runtime.store.read("eval", 0)}
-    return runtime.wait(_begin(runtime, tasks, settings, iteration=0, name=name, finished=finished))
+    return _play(runtime, tasks, settings, iteration=0, name=name, finished=finished)[0]
 
 
-def _begin(
+def _play(
     runtime: RolloutRuntime,
     tasks: Sequence[Task],
     settings: EvaluationSettings,
@@ -61,17 +58,15 @@ def _begin(
     iteration: int,
     name: str,
     finished: Mapping[str, Trajectory],
-) -> Job:
-    """Begin the episodes of an evaluation; their seeds depend on the settings' seed, task and member alone."""
+) -> tuple[list[list[Trajectory | None]], Meter]:
+    """Play the episodes of an evaluation; their seeds depend on the settings' seed, task and member alone."""
     specs = tuple(
         tuple(
-            replace(
-                EpisodeSpec.of(
-                    task,
-                    runtime.settings,
-                    id=f"eval-{iteration}/{name}/{group}/{member}",
-                    seed=derive_seed(settings.seed, "evaluation", task.id, member),
-                ),
+            EpisodeSpec(
+                f"eval-{iteration}/{name}/{group}/{member}",
+                task,
+                derive_seed(settings.seed, "evaluation", task.id, member),
+                runtime.settings,
                 temperature=settings.temperature,
                 protocol=settings.protocol,
             )
@@ -79,4 +74,4 @@ def _begin(
         )
         for group, task in enumerate(tasks)
     )
-    return runtime.begin(name, specs, finished)
+    return runtime.play(name, specs, finished)

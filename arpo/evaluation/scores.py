@@ -1,4 +1,4 @@
-"""Scores of an evaluation: success rates with their uncertainty, pass@k, by task and by domain."""
+"""Results of an evaluation: success rates with their uncertainty, pass@k, by task and by domain."""
 
 import math
 from collections import Counter
@@ -120,12 +120,12 @@ def evaluate(
     success_threshold: float,
     lost: int,
 ) -> EvaluationResult:
-    """Return what the trajectories say about the tasks.
+    """Score trajectories by task and by domain.
 
     Args:
         trajectories: Of these tasks, in any order.
         tasks: In the order that tables shall have.
-        name: What was evaluated, for logs and files.
+        name: Of the list of tasks, for logs and files.
         success_threshold: A trajectory is a success when its task reward lies above it.
         lost: Episodes that the infrastructure lost, for the record.
     """

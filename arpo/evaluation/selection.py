@@ -7,15 +7,14 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success
-from arpo.errors import ConfigError, check_one_of
+from arpo.bounds import NotNegativeInt, Threshold, checked
+from arpo.errors import ConfigError
 from arpo.evaluation.evaluate import roll_out
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
-
-InfeasibleRule = Literal["keep", "drop"]
 
 ENVIRONMENTS_FULL = 4
 """Episodes that are begun together, in units of the number of environments: many enough that few environments wait
@@ -35,7 +34,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The episodes of one task, counted by what became of them."""
+    """The episodes of one task, counted by their ends."""
 
     task: Task
     successes: int
@@ -45,28 +44,24 @@ class Attempts:
     """Episodes that the infrastructure lost, after every attempt at them."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class SelectionRule:
     """The rule by which tasks are kept."""
 
-    min_successes: int = 1
+    min_successes: NotNegativeInt = 1
     max_successes: int | None = None
     """None: however many."""
-    infeasible: InfeasibleRule = "drop"
+    infeasible: Literal["keep", "drop"] = "drop"
     """`keep` judges infeasible tasks like all others: then solving one is to give up on it."""
-    max_lost_share: float = 0.25
+    max_lost_share: Threshold = 0.25
     """A task of whose episodes more than this share was lost is unstable."""
 
     def __post_init__(self) -> None:
-        if self.min_successes < 0:
-            raise ConfigError(f"min_successes must not be negative, got {self.min_successes}")
         if self.max_successes is not None and self.max_successes < self.min_successes:
             raise ConfigError(
                 f"max_successes={self.max_successes} is below min_successes={self.min_successes}, so no task fits"
             )
-        check_one_of(InfeasibleRule, infeasible=self.infeasible)
-        if not 0 <= self.max_lost_share < 1:
-            raise ConfigError(f"max_lost_share must be at least 0 and below 1, got {self.max_lost_share}")
 
     def check_attempts(self, rollouts_per_task: int) -> None:
         """Check that a task can be kept after so many attempts."""
@@ -90,7 +85,7 @@ class SelectionRule:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The tasks that were tried, in the order of their list, and what the rule says about each."""
+    """The tasks that were tried, in the order of their list, and the rule that judges them."""
 
     attempts: tuple[Attempts, ...]
     rule: SelectionRule
@@ -139,9 +134,9 @@ def select_tasks(
 
     Args:
         runtime: Started.
-        tasks: What to choose from.
-        rule: What is kept.
-        settings: How to try each; the paper makes 16 attempts.
+        tasks: All of the list.
+        rule: The tasks to keep.
+        settings: Of each attempt; the paper makes 16 at a task.
         name: Of the list; part of the trajectories' ids.
     """
     if not tasks:
@@ -175,9 +170,10 @@ def listed_only(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
 
 
 def chosen_config(groups: Mapping[str, Any], name: str, kept: Sequence[Task]) -> dict[str, Any]:
-    """Return a group of `conf/tasks` with one list cut down to what was kept.
+    """Return a group of `conf/tasks` with one list cut down to the tasks that were kept.
 
-    A list of file names by domain, as of OSWorld, stays one; any other loader is wrapped in `listed_only`.
+    Names by domain, as of OSWorld's tasks, or a file with them, become names by domain; any other loader is wrapped
+    in `listed_only`.
 
     Args:
         groups: The group that was chosen from, as plain values, interpolations unresolved.
@@ -185,7 +181,7 @@ def chosen_config(groups: Mapping[str, Any], name: str, kept: Sequence[Task]) ->
         kept: Its tasks that stay.
     """
     loader = groups[name]
-    if "ids" in loader and isinstance(loader["ids"], Mapping):
+    if "ids" in loader and isinstance(loader["ids"], Mapping | str):
         by_domain = {
             domain: [task.id for task in kept if task.domain == domain] for domain in (t.domain for t in kept)
         }

@@ -53,7 +53,7 @@ class Program:
     """A program that runs in a cell."""
 
     python: Path
-    """Its interpreter, of this machine; mounted with its environment."""
+    """Its interpreter, mounted with its environment."""
     judge: Path
     """The file with `prepare` and `judge`, see `cell_main.py`."""
     folders: tuple[Path, ...] = ()
@@ -104,14 +104,7 @@ class CellDiedError(Exception):
 
 
 class Cell:
-    """One cell, with one judgement at a time.
-
-    Args:
-        program: What runs in it.
-
-    Raises:
-        EnvError: If it does not start.
-    """
+    """One cell, with one judgement at a time; its constructor raises `EnvError` if it does not start."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -130,7 +123,7 @@ class Cell:
             raise
 
     def judge(self, request: Mapping[str, Any], files: Files, doors: Doors) -> dict[str, Any]:
-        """Return what a judgement gave as `reply`, or how it `ended` without one, and whether it was `starved`.
+        """Return the `reply` of a judgement, or how it `ended` without one, and whether it was `starved`.
 
         Args:
             request: What its program is asked.
@@ -276,11 +269,7 @@ class Cells:
         return cells
 
     def wait_until_ready(self) -> None:
-        """Wait for the first cell.
-
-        Raises:
-            EnvError: If it does not start.
-        """
+        """Wait for the first cell."""
         assert self._first is not None
         self._first.result()
 
@@ -296,11 +285,7 @@ class Cells:
             cell.close()
 
     def judge(self, request: Mapping[str, Any], files: Files, doors: Doors) -> dict[str, Any]:
-        """Return the outcome of a judgement in a free cell, or in a new one; see `Cell.judge`.
-
-        Raises:
-            EnvError: If no cell starts.
-        """
+        """Return the outcome of a judgement in a free cell, or in a new one; see `Cell.judge`."""
         for _ in range(2):
             with self._lock:
                 cell = self._idle.pop() if self._idle else None

@@ -45,22 +45,14 @@ def send_message(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def receive_message(connection: socket.socket, longest: int) -> Any:
-    """Return the next message.
-
-    Raises:
-        EOFError: If the connection ends before.
-    """
+    """Return the next message."""
     if (size := int.from_bytes(b"".join(receive(connection, 8)), "big")) > longest:
         raise ValueError(f"a message of {size} bytes")
     return json.loads(b"".join(receive(connection, size)))
 
 
 def receive(connection: socket.socket, size: int) -> Iterator[bytes]:
-    """Yield so many bytes in pieces.
-
-    Raises:
-        EOFError: If the connection ends before.
-    """
+    """Yield so many bytes in pieces."""
     while size:
         if not (chunk := connection.recv(min(size, CHUNK))):
             raise EOFError("the connection has ended")
@@ -101,7 +93,7 @@ def serve(judge: ModuleType, control: socket.socket) -> None:
 
 
 def _judged(judge: ModuleType, order: Mapping[str, Any], control: socket.socket) -> dict[str, Any]:
-    """Return what a judgement replied, or how it ended without a reply."""
+    """Return the reply of a judgement, or its end without one."""
     foreign = judge.prepare(order["request"])
     read, write = os.pipe()
     ours, theirs = socket.socketpair()

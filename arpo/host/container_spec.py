@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from arpo.errors import ConfigError
+from arpo.bounds import AtLeastOne, Positive, checked
 
 LOOPBACK = "127.0.0.1"
 
@@ -14,13 +14,13 @@ class Scratch:
     """A directory in memory."""
 
     size_mb: int
-    """MiB."""
     user: int = 0
     """User and group id of its owner."""
     options: str = ""
     """More options of the mount, each behind a comma, such as `,mode=0750,gid=901`."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """An image to start, and the limits of its container."""
@@ -31,10 +31,10 @@ class ContainerSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
     """Everything else is dropped."""
-    memory_mb: int = 1024
+    memory_mb: AtLeastOne = 1024
     """MiB, swap included; files in `scratch` count."""
-    cpus: float = 2.0
-    processes: int = 512
+    cpus: Positive = 2.0
+    processes: AtLeastOne = 512
     scratch: Mapping[str, Scratch] = field(default_factory=dict)
     """Directories in memory, by path; with any of them, the rest of the file system is read-only."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
@@ -46,11 +46,6 @@ class ContainerSpec:
     """In the place of the image's own."""
     network: bool = True
     """Whether it is on the engine's network; without it, there is nothing but itself."""
-
-    def __post_init__(self) -> None:
-        for name in ("memory_mb", "cpus", "processes"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} of a container must be greater than 0, got {getattr(self, name)}")
 
 
 def engine_options(spec: ContainerSpec) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Docker containers that belong to a run: started with limits, found again by labels, removed when the run is gone.
 
-The one file that knows the Docker SDK.
+The one file that knows the Docker SDK. What an engine does not do, or none answers, is an `EnvError` of kind `guest`.
 """
 
 import logging
@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,15 +16,15 @@ import tenacity
 
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.container_spec import ContainerSpec, engine_options
-from arpo.host.processes import LABEL_VARIABLE, own_name, owner_lives, session_directory
+from arpo.host.processes import LABEL_VARIABLE, is_owner_alive, process_tag, session_directory
 
 if TYPE_CHECKING:
-    from docker import APIClient, DockerClient
+    from docker import DockerClient
 
 log = logging.getLogger(__name__)
 
 CONTAINERS_MARKER = "containers"
-"""A file in the directory of a session that has started containers: without it, nobody asks an engine."""
+"""A file in the directory of a session that has started containers: without it, no engine is asked."""
 SESSION_LABEL = "arpo.session"
 OWNER_LABEL = "arpo.owner"
 HOST_LABEL = "arpo.host"
@@ -42,7 +41,7 @@ FREEZE_ATTEMPTS = 10
 
 
 class Container:
-    """A running container. Every method raises `EnvError` of kind `guest` when the engine fails."""
+    """A running container."""
 
     def __init__(self, handle: Any) -> None:
         """Take over a container that runs; only `Containers.start` does."""
@@ -107,17 +106,16 @@ class Container:
         return str(self._handle.status) == "running" and bool(networks)
 
     def last_words(self) -> str:
-        """Return how it ended, or which programs are running in it, and what it wrote last, for an error message."""
+        """Return its end, or the programs that run in it, and its last output, for an error message."""
         self._look()
         state = self._handle.attrs["State"]
         with env_boundary("guest", f"reading the log of container {self.id[:12]}"):
             written = self._handle.logs(tail=5).decode(errors="replace").strip()
-            how = f"runs {self._programs()}" if state["Running"] else f"ended with exit status {state['ExitCode']}"
+            how = f"ended with exit status {state['ExitCode']}"
+            if state["Running"]:
+                programs = self._handle.top(ps_args="-eo pid,comm")["Processes"]
+                how = f"runs {', '.join(name for _, name in programs)}"
         return f"container {self.id[:12]} {how}: {written or 'silent'}"
-
-    def _programs(self) -> str:
-        found = self._handle.top(ps_args="-eo pid,comm")
-        return ", ".join(name for _, name in found["Processes"])
 
     def _look(self) -> None:
         """Ask the engine what has become of it."""
@@ -129,9 +127,6 @@ class Containers:
     """Starter of containers on the engine that `connect` finds.
 
     The first one of a process removes what dead processes of this machine left behind.
-
-    Raises:
-        EnvError: If no engine answers.
     """
 
     _lock = threading.Lock()
@@ -142,37 +137,39 @@ class Containers:
     a second set of desktops would run beside the new ones until the run ends."""
 
     def __init__(self) -> None:
-        self._client = _wait_for_engine() if Containers.reaped else connect()
+        patient = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(EnvError),
+            stop=tenacity.stop_after_delay(ENGINE_PATIENCE_S),
+            wait=tenacity.wait_fixed(ENGINE_POLL_S),
+            reraise=True,
+        )
+        self._client = patient(connect) if Containers.reaped else connect()
         with Containers._lock:
             if not Containers.reaped:
                 reap(self._client)
                 Containers.reaped = True
 
     def start(self, spec: ContainerSpec) -> Container:
-        """Start a container; it is not ready yet.
-
-        Raises:
-            EnvError: If the engine does not start it.
-        """
+        """Start a container; it is not ready yet."""
         from docker.errors import ImageNotFound
 
-        _mark_session()
+        directory = session_directory()
+        if directory is not None and directory.is_dir():  # on another node of a cluster it is not there
+            (directory / CONTAINERS_MARKER).touch()
         try:
             with env_boundary("guest", f"starting a container of {spec.image}"):
-                return self._start(replace(spec, cpus=min(spec.cpus, self._cores)))
+                cores = int(self._client.info()["NCPU"])  # the engine starts nothing that may use more
+                return self._start(replace(spec, cpus=min(spec.cpus, cores)))
         except EnvError as error:
             if isinstance(error.__cause__, ImageNotFound):
                 raise ConfigError(f"there is no image {spec.image} here; docker/build_image.sh makes ours") from error
             raise
         finally:
-            self._remove_left_over()  # not before: after a restart of the engine, a run waits for the new ones
+            with Containers._lock:  # not before: after a restart of the engine, a run waits for the new ones
+                Containers.left_over.difference_update(_remove_each(self._client, Containers.left_over))
 
     def make_empty_image(self, name: str) -> None:
-        """Make an image without a file, unless there is one of this name.
-
-        Raises:
-            EnvError: If the engine does not.
-        """
+        """Make an image without a file, unless there is one of this name."""
         from docker.errors import ImageNotFound
 
         with env_boundary("guest", f"making the image {name}"):
@@ -183,7 +180,9 @@ class Containers:
                 self._client.api.import_image_from_data(bytes(1024), repository=repository, tag=tag)
 
     def _start(self, spec: ContainerSpec) -> Container:
-        handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))
+        session = os.environ.get(LABEL_VARIABLE, "")
+        labels = {SESSION_LABEL: session, OWNER_LABEL: process_tag(), HOST_LABEL: host_name()}
+        handle = self._client.containers.create(spec.image, labels=labels, **engine_options(spec))
         try:
             handle.start()
             return Container(handle)
@@ -197,26 +196,13 @@ class Containers:
             with Containers._lock:
                 Containers.left_over.add(container.id)
 
-    def _remove_left_over(self) -> None:
-        with Containers._lock:
-            Containers.left_over.difference_update(_remove_each(self._client, Containers.left_over))
-
-    @cached_property
-    def _cores(self) -> int:
-        """The number of cores of the engine, which starts nothing that may use more."""
-        return int(self._client.info()["NCPU"])
-
     def close(self) -> None:
         """Close the connection to the engine; containers stay."""
         self._client.close()
 
 
 def connect(timeout_s: float = API_TIMEOUT_S) -> "DockerClient":
-    """Return a connection to the engine that `DOCKER_HOST` names; without it, to the local one or else to ours.
-
-    Raises:
-        EnvError: If none answers.
-    """
+    """Return a connection to the engine that `DOCKER_HOST` names; without it, to the local one or else to ours."""
     from docker.errors import DockerException
 
     import docker
@@ -230,19 +216,9 @@ def connect(timeout_s: float = API_TIMEOUT_S) -> "DockerClient":
             return docker.DockerClient(f"unix://{OWN_ENGINE}", timeout=timeout_s)
 
 
-@tenacity.retry(
-    retry=tenacity.retry_if_exception_type(EnvError),
-    stop=tenacity.stop_after_delay(ENGINE_PATIENCE_S),
-    wait=tenacity.wait_fixed(ENGINE_POLL_S),
-    reraise=True,
-)
-def _wait_for_engine() -> "DockerClient":
-    return connect()
-
-
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The answers of an engine about itself."""
+    """An engine's description of itself."""
 
     summary: str
     directory: Path
@@ -252,57 +228,21 @@ class EngineFacts:
 
 
 def ask_engine(image: str = "", timeout_s: float = API_TIMEOUT_S) -> EngineFacts:
-    """Return what the engine says of itself, and of an image.
+    """Return an engine's description of itself, and the labels of an image."""
+    from docker.errors import ImageNotFound
 
-    Raises:
-        EnvError: If none answers.
-    """
+    labels = None
     with connect(timeout_s).api as engine, env_boundary("guest", "asking the engine what it has"):
-        facts, labels = engine.info(), _labels_of_image(engine, image) if image else None
+        facts = engine.info()
+        with suppress(ImageNotFound):
+            labels = (engine.inspect_image(image)["Config"]["Labels"] or {}) if image else None
     summary = f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
     return EngineFacts(summary, Path(facts["DockerRootDir"]), labels)
 
 
-def _labels_of_image(engine: "APIClient", image: str) -> dict[str, str] | None:
-    from docker.errors import ImageNotFound
-
-    try:
-        return engine.inspect_image(image)["Config"]["Labels"] or {}
-    except ImageNotFound:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class RunningContainer:
-    """A container that runs on this machine, whoever started it."""
-
-    id: str
-    image: str
-    port: int
-    """Port of this machine that leads to the port of the guest that was asked for."""
-    environment: Mapping[str, str]
-
-
-def running_containers(guest_port: int) -> list[RunningContainer]:
-    """Return the running containers whose port of the guest leads to a port of this machine, oldest first.
-
-    Raises:
-        EnvError: If no engine answers.
-    """
-    found = []
-    with closing(connect()) as client, env_boundary("guest", "looking for containers that run"):
-        for each in client.containers.list(ignore_removed=True):
-            bindings = each.ports.get(f"{guest_port}/tcp")
-            if bindings:
-                config = each.attrs["Config"]
-                environment = dict(word.partition("=")[::2] for word in config["Env"])
-                found.append(RunningContainer(each.id, config["Image"], int(bindings[0]["HostPort"]), environment))
-    return found[::-1]
-
-
 def reap(client: "DockerClient") -> int:
     """Remove the containers that dead processes of this machine left; return how many there were."""
-    orphans = [each.id for each in _listed(client) if not owner_lives(each.labels.get(OWNER_LABEL, ""))]
+    orphans = [each.id for each in _listed(client) if not is_owner_alive(each.labels.get(OWNER_LABEL, ""))]
     removed = len(_remove_each(client, orphans))
     if removed:
         log.info("removed %d containers of dead runs", removed)
@@ -310,11 +250,7 @@ def reap(client: "DockerClient") -> int:
 
 
 def remove_session(label: str) -> int:
-    """Remove every container of a session; return how many there were.
-
-    Raises:
-        EnvError: If no engine answers.
-    """
+    """Remove every container of a session; return how many there were."""
     with closing(connect()) as client:
         return len(_remove_each(client, [each.id for each in _listed(client, f"{SESSION_LABEL}={label}")]))
 
@@ -326,41 +262,21 @@ def _listed(client: "DockerClient", *labels: str) -> list[Any]:
         return list(client.containers.list(all=True, ignore_removed=True, filters=wanted))
 
 
-def _labels() -> dict[str, str]:
-    owner = own_name()
-    return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, ""), OWNER_LABEL: owner, HOST_LABEL: host_name()}
-
-
 def _remove_each(client: "DockerClient", names: Iterable[str]) -> list[str]:
     """Remove containers, and return those that are gone: one that the engine cannot remove must not stop a run."""
+    from docker.errors import APIError, NotFound
+
     gone = []
     for name in names:
         try:
-            with env_boundary("guest", f"removing container {name[:12]}"):
-                _remove(client, name)
+            with env_boundary("guest", f"removing container {name[:12]}"), suppress(NotFound):
+                client.api.remove_container(name, force=True, v=True)
         except EnvError as error:
-            log.warning("%s", error)
-        else:
-            gone.append(name)
+            if not isinstance(error.__cause__, APIError) or error.__cause__.status_code != 409:  # it is being removed
+                log.warning("%s", error)
+                continue
+        gone.append(name)
     return gone
-
-
-def _remove(client: "DockerClient", name: str) -> None:
-    """Remove a container; somebody else may be doing the same."""
-    from docker.errors import APIError, NotFound
-
-    with suppress(NotFound):
-        try:
-            client.api.remove_container(name, force=True, v=True)
-        except APIError as error:
-            if error.status_code != 409:  # its removal is in progress
-                raise
-
-
-def _mark_session() -> None:
-    directory = session_directory()
-    if directory is not None and directory.is_dir():  # on another node of a cluster it is not there
-        (directory / CONTAINERS_MARKER).touch()
 
 
 def host_name() -> str:

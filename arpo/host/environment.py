@@ -40,7 +40,7 @@ def recorded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shown(name: str, value: str) -> str:
-    """Return a value without what nobody else may read: a token, or all before the last `@`, but for the scheme.
+    """Return a value without its secrets: a token, or all before the last `@`, but for the scheme.
 
     A password may hold any letter, and an address of a proxy needs no scheme.
     """
@@ -77,8 +77,8 @@ def check_cluster(timeout_s: float = CONNECT_S) -> None:
     )
 
 
-def settle() -> None:
-    """Settle, at the start of a program, what the host must not decide; children inherit it."""
+def set_up_process() -> None:
+    """Set, at the start of a program, what the host must not decide; children inherit it."""
     spare_loopback()
     _speak_utf8()
 
@@ -95,9 +95,8 @@ def spare_loopback() -> None:
 def _speak_utf8() -> None:
     """Start this program again in Python's UTF-8 mode, unless the locale is UTF-8 already.
 
-    Our own files name their encoding. The names of files, the words of the command line, standard output and what
-    libraries read have that of the locale: without this, a Chinese word would become another one, or an error. What a
-    terminal cannot show is escaped.
+    Our own files name their encoding. The names of files, the command line, standard output and what libraries read
+    have that of the locale: without this, a Chinese word would become another one, or an error.
     """
     os.environ["PYTHONUTF8"] = "1"
     if sys.getfilesystemencoding() != "utf-8":

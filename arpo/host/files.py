@@ -1,11 +1,14 @@
 """Files that are whole or absent, whenever the process dies, and a lock that dies with its owner."""
 
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
 """The ending of a file or directory that is being written; a process that was killed leaves it behind."""
@@ -45,13 +48,23 @@ def write_atomically(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def take_lock(path: Path, mode: int = 0o600) -> int | None:
-    """Lock a file for this process and return the descriptor that holds the lock until it is closed.
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, but for a last one that a crash cut; none where there is no file."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+            else:
+                log.warning("%s ends in a line that a crash cut; it is left out", path)
 
-    Return None when another process holds it. The kernel drops the lock when its owner dies, and other containers
-    see it. The lock is a record lock, because a forked child must not inherit it: the `flock` of the library
-    filelock stays with a child that was forked just before its parent was killed. In return, it keeps no thread of
-    the same process out.
+
+def take_lock(path: Path, mode: int = 0o600) -> int | None:
+    """Lock a file for this process; return the descriptor that holds the lock until it is closed, None if it is held.
+
+    The kernel drops the lock when its owner dies, and other containers see it. It is a record lock, because a forked
+    child must not inherit it, as it does the `flock` of filelock; in return, it keeps no thread of this process out.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
     try:

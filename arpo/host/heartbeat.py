@@ -1,4 +1,4 @@
-"""Signs of life in the log, so that nobody takes a busy program for a dead one."""
+"""Signs of life in the log, so that a busy program does not look dead."""
 
 import logging
 import threading
@@ -16,12 +16,7 @@ class Heartbeat:
     """A thread that logs a line whenever a while has passed without one; use `with`, or `start` and `stop`."""
 
     def __init__(self, line: Callable[[], str], every_s: float = HEARTBEAT_S) -> None:
-        """Prepare the thread; nothing is logged before `start`.
-
-        Args:
-            line: Returns the line of the moment; called in a thread of its own.
-            every_s: Seconds of silence before a line.
-        """
+        """Prepare the thread, which calls `line` for the line of the moment; nothing is logged before `start`."""
         self._line = line
         self.every_s = every_s
         self._stopped = threading.Event()
@@ -56,7 +51,7 @@ class Heartbeat:
                 self.say(self._line())
 
 
-def still(what: str, every_s: float = HEARTBEAT_S) -> Heartbeat:
-    """Return a heartbeat that says what is going on and for how long, such as "starting the engine: 20 s so far"."""
+def log_every(what: str, every_s: float = HEARTBEAT_S) -> Heartbeat:
+    """Return a heartbeat that logs what goes on and for how long, such as "starting the engine: 20 s so far"."""
     started = time.monotonic()
     return Heartbeat(lambda: f"{what}: {time.monotonic() - started:.0f} s so far", every_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from arpo.errors import ConfigError, check_at_least
+from arpo.bounds import AtLeastOne, NotNegativeInt, Positive, checked
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ SLOW = (
 
 
 def kvm_trouble(device: Path = Path("/dev/kvm"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return why OSWorld's machines do not run here, an empty string where nothing speaks against it.
+    """Return the reason why OSWorld's machines do not run here, an empty string where there is none.
 
     Args:
         device: KVM's. In nested clouds it may open, answer and run small guests, and a whole system hangs.
@@ -44,27 +44,22 @@ def kvm_trouble(device: Path = Path("/dev/kvm"), cpuinfo: Path = Path("/proc/cpu
     return ""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The needs of a number of desktops, virtual machines or containers, all on one machine."""
 
-    desktops: int
-    memory_mb: int
+    desktops: AtLeastOne
+    memory_mb: AtLeastOne
     """MiB of each."""
-    cores: int
+    cores: AtLeastOne
     """Virtual cores of each."""
-    disk_mb: int
+    disk_mb: NotNegativeInt
     """MiB that each may write to the disk while an episode lasts; 0 where that stays in its memory."""
-    cores_shared: float = 4.0
+    cores_shared: Positive = 4.0
     """How many virtual cores may share one of this machine: they mostly wait."""
-    overhead_mb: int = 0
+    overhead_mb: NotNegativeInt = 0
     """MiB beside the memory of each, for the program that runs it."""
-
-    def __post_init__(self) -> None:
-        for name in ("desktops", "memory_mb", "cores", "cores_shared"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} of a budget must be greater than 0, got {getattr(self, name)}")
-        check_at_least(0, disk_mb=self.disk_mb, overhead_mb=self.overhead_mb)
 
     @property
     def each_mb(self) -> int:
@@ -73,36 +68,24 @@ class Budget:
 
     def trouble(self, has: "Resources") -> list[str]:
         """Return a line for each thing that cannot fit, with how many desktops would."""
-        wanted = {
-            "GiB of memory": (self.each_mb / 1024, has.memory_mb / 1024, "free"),
-            "virtual cores": (
-                self.cores,
-                has.cores * self.cores_shared,
-                f"({has.cores} shared by {self.cores_shared:g} each)",
-            ),
-            "GiB of disk": (self.disk_mb / 1024, has.disk_mb / 1024, "free"),
-        }
+        shared = f"({has.cores} shared by {self.cores_shared:g} each)"
+        wanted = (
+            ("GiB of memory", self.each_mb / 1024, has.memory_mb / 1024, "free"),
+            ("virtual cores", self.cores, has.cores * self.cores_shared, shared),
+            ("GiB of disk", self.disk_mb / 1024, has.disk_mb / 1024, "free"),
+        )
         return [
             f"{self.desktops} desktops need {self.desktops * each:g} {name}, and there are {there:.0f} "
             f"{unit}: {int(there // each)} fit; set env.size, or spread them over nodes (docs/osworld.md)"
-            for name, (each, there, unit) in wanted.items()
+            for name, each, there, unit in wanted
             if self.desktops * each > there
         ]
 
     def needs(self) -> str:
         """Return the sum in one line."""
+        cores = round(self.desktops * self.cores / self.cores_shared)
         return (
-            f"{self.desktops} desktops: {self.desktops * self.each_mb / 1024:.0f} GiB of memory, "
-            f"{self.desktops * self.cores / self.cores_shared:.0f} cores, "
-            f"{self.desktops * self.disk_mb / 1024:.0f} GiB of disk"
-        )
-
-    def table(self, has: "Resources") -> str:
-        """Return the sum and what there is, in one line."""
-        return (
-            f"{self.desktops} desktops: {self.desktops * self.each_mb / 1024:.0f} GiB of memory "
-            f"({has.memory_mb / 1024:.0f} free), {self.desktops * self.cores} virtual cores ({has.cores} cores), "
-            f"{self.desktops * self.disk_mb / 1024:.0f} GiB of disk ({has.disk_mb / 1024:.0f} free)"
+            f"{self.desktops} desktops: {Resources(self.desktops * self.each_mb, cores, self.desktops * self.disk_mb)}"
         )
 
 
@@ -115,6 +98,10 @@ class Resources:
     cores: int
     disk_mb: int
     """MiB free where the engine keeps containers."""
+
+    def __str__(self) -> str:
+        """Return them in one line."""
+        return f"{self.memory_mb / 1024:.0f} GiB of memory, {self.cores} cores, {self.disk_mb / 1024:.0f} GiB of disk"
 
     @classmethod
     def here(cls, engine_directory: Path) -> "Resources":

@@ -1,7 +1,4 @@
-"""The processes of this machine: finding those that carry a label, ending them, and naming one for good.
-
-By its labels a session finds what belongs to it, and its children find the session.
-"""
+"""The processes of this machine: finding those that carry a label, ending them, and naming one for good."""
 
 import os
 import signal
@@ -28,15 +25,15 @@ def session_directory() -> Path | None:
     return Path(value) if value else None
 
 
-def own_name() -> str:
+def process_tag() -> str:
     """Return a name that no other process of this machine ever has: the id of this one, and when it began."""
     return f"{os.getpid()}-{_life(os.getpid())[1]}"
 
 
-def owner_lives(name: str) -> bool:
+def is_owner_alive(name: str) -> bool:
     """Return whether the process of a name lives; a name of another form, or a hidden process, counts as living.
 
-    A zombie does not: where nobody collects the dead, a process that was killed stays one for good.
+    A zombie does not: where no parent collects the dead, a process that was killed stays one for good.
     """
     pid, _, started = name.partition("-")
     if not (pid.isdecimal() and started.isdecimal()):
@@ -53,7 +50,7 @@ def owner_lives(name: str) -> bool:
 def _life(pid: int) -> tuple[bool, int]:
     """Return whether a process has ended, and when it began.
 
-    Linux counts ticks since the machine was booted. The time of day would not do: when somebody sets the clock, it
+    Linux counts ticks since the machine was booted. The time of day would not do: when the clock is set, it
     changes for processes that live.
     """
     try:
@@ -87,7 +84,7 @@ def end_processes(label: str, directory: Path | None = None, variable: str = LAB
 
 
 def count_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:
-    """Return how many processes `end_processes` would end now."""
+    """Count the processes that `end_processes` would end now."""
     return len(_marked_processes(variable, label, directory))
 
 
@@ -120,10 +117,7 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
 
 
 def _still_running(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """Wait for processes to end and return those that did not.
-
-    A zombie has ended: in a container whose first process does not collect children, it stays one for good.
-    """
+    """Wait for processes to end and return those that did not; a zombie has ended."""
     deadline = time.monotonic() + within_s
     alive = list(processes)
     while True:
@@ -134,7 +128,6 @@ def _still_running(processes: Iterable[psutil.Process], within_s: float) -> list
 
 
 def _is_running(process: psutil.Process) -> bool:
-    try:
+    with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return False

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ import psutil
 import arpo
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.environment import cluster_address
-from arpo.host.heartbeat import still
+from arpo.host.heartbeat import log_every
 from arpo.host.processes import LABEL_VARIABLE, session_directory
 from arpo.host.session import MAX_DIRECTORY_LENGTH
 from arpo.host.threads import DaemonThread
@@ -34,6 +33,8 @@ OBJECT_STORE_BYTES = 200 * 2**20
 WEIGHTS_BYTES = 160 * 2**30
 """Room for the policy's weights, which stay there for engines that follow or are started again: 15.2 GiB for a 7B in
 bfloat16, 137 for a 72B. Ray writes to disk what exceeds the room."""
+TOKEN = secrets.token_hex(32)
+"""Of this process: Ray keeps its first one, and a job of a multirun forgets its variables."""
 SHARED_MEMORY = Path("/dev/shm")
 """The place of the object store, where a machine has it."""
 START_ATTEMPTS = 2
@@ -47,6 +48,7 @@ PASSED_ON = re.compile(r"(?:VLLM|NCCL|TORCH|TORCHINDUCTOR|TRITON)_\w+|CUBLAS_WOR
 joined has those of its node, which were set when that was started."""
 OF_A_NODE = re.compile(r"_(?:IPS?|HOST|PORT|IFNAME|HCA|RANK|RANK_LOCAL|DIR|FILE|HOME|PATH|ROOT|KEY|TOKEN|SECRET)$")
 """Ends of the names of such variables that stay: addresses, interfaces, ranks and paths of this node, and secrets."""
+QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 JOIN_S = 30.0
 """How long a cluster may take to answer; Ray itself asks for minutes."""
 
@@ -58,9 +60,8 @@ _T = TypeVar("_T")
 class RayRuntime:
     """The Ray of this process, started for its first user and stopped after its last.
 
-    Ray is started in a thread of its own, for two reasons: the kernel kills Ray's processes when the thread that
-    started them ends, which must not be the thread of an event loop, and which ends what is left of a start that
-    failed; and outside the main thread Ray leaves the signal handlers of the program alone.
+    Ray is started in a thread of its own: the kernel kills Ray's processes when the thread that started them ends,
+    which must not be that of an event loop; and outside the main thread Ray leaves the signal handlers alone.
     """
 
     def __init__(self) -> None:
@@ -79,10 +80,9 @@ class RayRuntime:
         return self.submit(self._release)
 
     def wait_for_start(self) -> None:
-        """Return once no start of Ray is under way; blocks.
+        """Wait until no start of Ray is under way, so that vLLM does not start beside it.
 
-        Ray and vLLM set environment variables while they start, and both read them in native code. Before glibc 2.41
-        a reader crashes when another thread adds a variable meanwhile, so that the two must not start side by side.
+        Both set environment variables while they start and read them in native code, which crashes before glibc 2.41.
         """
         with self._lock:
             under_way = None if self._thread is None else self._thread.submit(lambda: None)
@@ -105,11 +105,14 @@ class RayRuntime:
         self._users += 1
 
     def _start(self) -> None:
-        if cluster_address():
-            self._starter = _joined()
+        if address := cluster_address():
+            try:
+                self._starter = _started(QUIET, JOIN_S)
+            except EnvError as error:
+                raise EnvError("crash", f"joining the Ray cluster of RAY_ADDRESS={address}: {error}") from error
             return
         options = _own_ray()
-        with still("starting Ray"):
+        with log_every("starting Ray"):
             self._starter = patiently(lambda: _started(options))
         self.owned = True
 
@@ -128,11 +131,7 @@ RAY = RayRuntime()
 
 
 def patiently(start: Callable[[], _T]) -> _T:
-    """Return what a start of Ray returns, trying once more where a busy machine was too slow for it.
-
-    Raises:
-        EnvError: If it failed each time; names the load.
-    """
+    """Start Ray, and once more where a busy machine was too slow for it; an `EnvError` names the load."""
     began = time.monotonic()
     for left in reversed(range(START_ATTEMPTS)):
         try:
@@ -150,24 +149,8 @@ def patiently(start: Callable[[], _T]) -> _T:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _joined() -> DaemonThread:
-    """Join the cluster that `RAY_ADDRESS` names.
-
-    Raises:
-        EnvError: If it does not answer, with the variable.
-    """
-    try:
-        return _started({"log_to_driver": False, "logging_level": logging.ERROR}, JOIN_S)
-    except EnvError as error:
-        raise EnvError("crash", f"joining the Ray cluster of RAY_ADDRESS={cluster_address()}: {error}") from error
-
-
 def _started(options: Mapping[str, Any], timeout_s: float | None = None) -> DaemonThread:
-    """Start or join Ray, and return the thread that did: Ray's processes live as long as it.
-
-    Raises:
-        EnvError: If it did not start, or not in time; what did is ended.
-    """
+    """Start or join Ray, and return the thread that did: Ray's processes live as long as it."""
     import ray
 
     def init() -> None:
@@ -190,22 +173,21 @@ def _started(options: Mapping[str, Any], timeout_s: float | None = None) -> Daem
 
 
 def _own_ray() -> dict[str, Any]:
-    """Return what `ray.init` takes for a Ray of our own."""
+    """Return the arguments of `ray.init` for a Ray of our own."""
     settle_environment()
     return {
-        "address": "local",  # or Ray looks for a cluster that somebody else has started here
+        "address": "local",  # or Ray looks for another cluster that runs here
         "num_cpus": 0,  # no worker processes in advance
         "object_store_memory": _object_store_bytes(),
         "include_dashboard": False,
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
         "_temp_dir": ray_directory(),
+        **QUIET,
     }
 
 
 def settle_environment() -> None:
     """Set, unless they are set, the variables that a Ray reads which this process starts."""
-    os.environ.setdefault("RAY_AUTH_TOKEN", _token())  # or Ray writes one into the home directory
+    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)  # or Ray writes one into the home directory
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -213,14 +195,8 @@ def settle_environment() -> None:
     os.environ.setdefault("RAY_agent_register_timeout_ms", str(1000 * START_PATIENCE_S))
 
 
-@cache
-def _token() -> str:
-    """Return the token of this process: Ray keeps its first one, and a job of a multirun forgets its variables."""
-    return secrets.token_hex(32)
-
-
 def worker_environment() -> dict[str, str]:
-    """Return what a worker process must have in its environment, wherever it starts.
+    """Return the environment variables that a worker process must have, wherever it starts.
 
     That is few threads, UTF-8, the path to this package, a label, and what this process says of how to compute. The
     rest is its node's: devices, paths, proxies, credentials. So is `PYTORCH_CUDA_ALLOC_CONF`, because vLLM's sleep
@@ -230,17 +206,12 @@ def worker_environment() -> dict[str, str]:
     python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     label = {LABEL_VARIABLE: os.environ[LABEL_VARIABLE]} if LABEL_VARIABLE in os.environ else {}
-    return {**_computation(), **threads, "PYTHONPATH": python_path, "PYTHONUTF8": "1", **label}
-
-
-def _computation() -> dict[str, str]:
-    """Return the variables of this process that say how to compute, and may be said to another node."""
-    chosen = [name for name in os.environ if PASSED_ON.fullmatch(name) and not OF_A_NODE.search(name)]
-    return {name: os.environ[name] for name in chosen}
+    passed_on = {k: v for k, v in os.environ.items() if PASSED_ON.fullmatch(k) and not OF_A_NODE.search(k)}
+    return {**passed_on, **threads, "PYTHONPATH": python_path, "PYTHONUTF8": "1", **label}
 
 
 def _object_store_bytes() -> int:
-    """Return how far the object store may grow: memory is taken when objects come, and never more than is free."""
+    """Return the limit of the object store: memory is taken when objects come, never more than is free."""
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     return max(OBJECT_STORE_BYTES, min(WEIGHTS_BYTES, free // 2, psutil.virtual_memory().available // 2))
 

@@ -26,8 +26,8 @@ from arpo.host.processes import (
     DIRECTORY_VARIABLE,
     LABEL_VARIABLE,
     end_processes,
-    own_name,
-    owner_lives,
+    is_owner_alive,
+    process_tag,
     session_directory,
 )
 
@@ -75,8 +75,12 @@ class Session:
         Args:
             root: The parent of the directories of all sessions; by default one per user under the temporary directory.
         """
-        root = _private(root if root is not None else _default_root())
-        directory = root / own_name()
+        root = root if root is not None else _default_root()
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = root.lstat()
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+            raise ConfigError(f"{root} belongs to user {found.st_uid}, not to us; remove it or set TMPDIR elsewhere")
+        directory = root / process_tag()
         if directory.exists():
             raise ConfigError(f"this process already has an open session at {directory}; close it before the next")
         reap(root)
@@ -109,12 +113,8 @@ class Session:
         _remove(self.directory)
         for descriptor in self._descriptors:
             os.close(descriptor)
-        self._dismiss_watchdog()
-
-    def _dismiss_watchdog(self) -> None:
-        """Tell the watchdog that nothing is left to do."""
         assert self._watchdog.stdin is not None
-        with suppress(BrokenPipeError), self._watchdog.stdin as pipe:  # somebody may have ended it
+        with suppress(BrokenPipeError), self._watchdog.stdin as pipe:  # it may have been ended
             pipe.write(b".")
         self._watchdog.kill()  # its first process, which ends by itself where the watchdog has begun
         self._watchdog.wait()
@@ -127,12 +127,9 @@ class Session:
 
 
 def reap(root: Path) -> int:
-    """End the processes and remove the directories of all sessions under `root` whose owner is gone.
+    """End what all sessions under `root` have left whose owner is gone; return how many there were.
 
     A session that its watchdog is ending is waited for.
-
-    Returns:
-        How many there were.
     """
     sessions = processes = 0
     for lock_path in sorted(root.glob("*.lock")):
@@ -151,15 +148,14 @@ def reap(root: Path) -> int:
 
 
 def end_session(directory: Path) -> int | None:
-    """End what a dead run has left, and remove its directory.
+    """End what a dead run has left, remove its directory, and return how many processes there were.
 
-    Returns:
-        How many processes there were; None where nothing is left, the run lives, or somebody else is at it.
+    None where nothing is left, the run lives, or another process is at it.
     """
-    if owner_lives(directory.name):
+    if is_owner_alive(directory.name):
         return None
     lock = take_lock(_lock_of(directory))
-    if lock is None:  # the owner lives in another container, or somebody else is at it
+    if lock is None:  # the owner lives in another container, or another process is at it
         return None
     existed = directory.exists()
     if existed:
@@ -190,21 +186,11 @@ def _default_root() -> Path:
     if enclosing is not None:
         return enclosing.parent
     root = Path(tempfile.gettempdir()) / f"arpo-{os.getuid()}"
-    too_long = len(str(root / own_name())) > MAX_DIRECTORY_LENGTH
+    too_long = len(str(root / process_tag())) > MAX_DIRECTORY_LENGTH
     return Path("/tmp") / root.name if too_long else root
 
 
-def _private(root: Path) -> Path:
-    """Create a directory that only this user can enter."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = root.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-        raise ConfigError(f"{root} belongs to user {found.st_uid}, not to us; remove it or set TMPDIR elsewhere")
-    return root
-
-
 def _lock_of(directory: Path) -> Path:
-    """Return the lock that lies beside the directory of a session."""
     return directory.with_name(directory.name + ".lock")
 
 
@@ -222,7 +208,6 @@ def _remove_containers(directory: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a directory and the lock beside it."""
     shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
         log.warning("could not remove %s entirely", directory)

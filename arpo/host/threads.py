@@ -20,10 +20,7 @@ ANSWER_S = 5.0
 
 
 class DaemonThread:
-    """A thread that runs functions one after the other: browser drivers demand to be called from one thread.
-
-    Unlike a thread of an executor it never holds up the end of the process, even when a function does not return.
-    """
+    """A thread that runs functions one after the other, and never holds up the end of the process, as executors do."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = queue.SimpleQueue()
@@ -86,7 +83,7 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns; blocks, and raises what it raises."""
+        """Wait for a coroutine, and return or raise as it does."""
         return self.submit(coroutine).result()
 
     def answers(self) -> bool:
@@ -120,26 +117,21 @@ def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
             runner.get_loop().run_forever()
         finally:
             ended.set()
-            _cancel_all(loop)
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel every task of a stopped loop, and those that begin while others end."""
-    while tasks := asyncio.all_tasks(loop):
-        for task in tasks:
-            task.cancel()
-        with suppress(RuntimeError):  # what stopped the loop has stopped it again
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            while tasks := asyncio.all_tasks(loop):  # some may begin while others end
+                for task in tasks:
+                    task.cancel()
+                with suppress(RuntimeError):  # what stopped the loop has stopped it again
+                    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 class Signal:
-    """A signal that wakes everyone who waits, so that each looks at its own condition again."""
+    """A signal that wakes all waiting tasks, so that each looks at its own condition again."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake everyone who waits; call it on their event loop."""
+        """Wake all waiting tasks; call it on their event loop."""
         event, self._event = self._event, asyncio.Event()
         event.set()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from arpo.host.processes import owner_lives
+from arpo.host.processes import is_owner_alive
 from arpo.host.session import end_session, reap
 
 LOOK_S = 1.0
@@ -28,8 +28,7 @@ PATIENCE_S = 60.0
 def detach() -> None:
     """Become a process that no terminal, no signal to the driver's group and no end of its parent reaches.
 
-    As a grandchild of the driver it is nobody's descendant: whoever ends the driver with all that it has started, as
-    the session around a warm start does, leaves it alone.
+    It has no living parent: what ends the driver with all that it has started, such as an outer session, leaves it.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -49,7 +48,7 @@ def outlives(directory: Path, pipe: int) -> bool:
             if os.read(pipe, 1):
                 return False
             has_ended = True
-        if not owner_lives(directory.name):
+        if not is_owner_alive(directory.name):
             return True
 
 

@@ -7,17 +7,15 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from arpo.errors import ConfigError
+from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.family import family_of
 from arpo.models.processor import load_processor
-from arpo.models.sharding import CheckpointWeights
 
 
 def check_context(path: str | Path, max_model_len: int) -> None:
-    """Check that a model takes contexts of so many tokens, before any library that would say it worse.
+    """Check that a model takes contexts of so many tokens: prompt, images and response together.
 
-    Args:
-        path: A `from_pretrained` directory; one that a warm start has yet to write, or a hub name, is not checked.
-        max_model_len: Tokens of prompt, images and response together.
+    A directory that a warm start has yet to write, or a hub name, is not checked.
     """
     positions = context_of(path)
     if positions is not None and max_model_len > positions:
@@ -36,7 +34,7 @@ def is_recurrent(path: str | Path) -> bool:
 
 
 def context_of(path: str | Path) -> int | None:
-    """Return for how many tokens a checkpoint was made; None where there is none or it does not say."""
+    """Return the tokens that a checkpoint was made for; None where there is none, or no number in it."""
     file = Path(path) / "config.json"
     if not file.exists():
         return None
@@ -52,11 +50,9 @@ def context_of(path: str | Path) -> int | None:
 
 
 def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
-    """Return how many numbers a weight update of a checkpoint's model has: of all weights, or of adapters.
+    """Return the size of a weight update of a checkpoint's model in numbers: of all weights, or of the adapters.
 
-    Args:
-        path: A `from_pretrained` directory.
-        lora_rank: Rank of the adapters, which every linear layer of the language model's blocks has; None without.
+    Adapters have a rank, and every linear layer of the language model's blocks has one.
     """
     shapes = CheckpointWeights(path).shapes
     if lora_rank is None:

@@ -24,7 +24,7 @@ class Sampling:
     """The way to sample one response.
 
     There is no top-p, top-k or penalty: tokens that they cut have probability 0 for the engine and not for the
-    trainer, and no weight on what was sampled makes up for what never is.
+    trainer, and no weight on sampled tokens makes up for those that never are.
     """
 
     temperature: float = 1.0
@@ -49,21 +49,21 @@ class GenerateRequest:
     """The oldest policy version that may answer; in a fleet whose replicas hold several versions, the request waits
     for a replica that has come so far. A single engine holds one version, and is not asked before it serves it."""
 
-    def check(self, image_token_id: int, words: int) -> None:
-        """Check what would end the thread of an engine in the middle of a batch.
+    def check(self, image_token_id: int, vocabulary: int) -> None:
+        """Refuse a request that would end the thread of an engine in the middle of a batch.
 
         Args:
             image_token_id: The placeholder of an image.
-            words: Rows of the model's embedding.
+            vocabulary: Rows of the model's embedding.
 
         Raises:
             EngineError: If an id is none of the model's, if images and their placeholders do not match, or if the
                 sampling is impossible.
         """
         ids, sampling = self.prompt_ids, self.sampling
-        if not ids or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) < words:
-            wrong = [word for word in ids if type(word) is not int or not 0 <= word < words][:3]
-            raise EngineError(f"the prompt must be ids from 0 to {words - 1}, at least one, got {wrong or ids}")
+        if not ids or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) < vocabulary:
+            wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary][:3]
+            raise EngineError(f"the prompt must be ids from 0 to {vocabulary - 1}, at least one, got {wrong or ids}")
         if (placeholders := ids.count(image_token_id)) != len(self.images):
             raise EngineError(f"the prompt has {placeholders} image placeholders for {len(self.images)} images")
         if (image_token_id, image_token_id) in pairwise(ids):
@@ -77,7 +77,7 @@ class GenerateRequest:
 
 
 class PictureCheck:
-    """A check of the pictures of requests, each once: what passes cannot break the thread that decodes it."""
+    """A check of the pictures of requests, each once, so that none breaks the thread that decodes it."""
 
     def __init__(self) -> None:
         self._sound: set[str] = set()
@@ -153,7 +153,7 @@ class InferenceEngine(Protocol):
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Adopt new weights: requests in flight finish on the old ones, new ones wait; every cache that
         depends on weights (prefix, multimodal, encoder) is emptied, and the checksum of what the engine holds is
-        compared with that of what it was sent (`arpo.inference.checksum`). Returns when the tensors may change.
+        compared with that of what it was sent (`arpo.inference.pump.checksum`). Returns when the tensors may change.
 
         In a fleet that updates its replicas one after the other, new requests are answered by those that have their
         turn before or after them; the version of a response says which weights made it.
@@ -181,7 +181,7 @@ class InferenceEngine(Protocol):
         ...
 
     def counters(self) -> dict[str, float]:
-        """Return what happened since the start, by metric; every value only grows."""
+        """Return counts since the start, by metric; every value only grows."""
         ...
 
     async def close(self) -> None:
@@ -189,7 +189,7 @@ class InferenceEngine(Protocol):
         ...
 
 
-def figures(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
+def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
     """Return the growth of an engine's counters with rates and shares in the place of sums.
 
     Seconds of requests become their mean number (`in_flight`, `waiting`), tokens become `tokens_per_s`, and prompt

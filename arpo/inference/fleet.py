@@ -13,15 +13,8 @@ import torch
 from ray.util.placement_group import remove_placement_group
 from torch import Tensor
 
-from arpo.errors import (
-    ArpoError,
-    EngineError,
-    EngineGoneError,
-    WeightSyncError,
-    check_at_least,
-    check_one_of,
-    check_positive,
-)
+from arpo.bounds import AtLeastOne, NotNegative, NotNegativeInt, Positive, checked
+from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
 from arpo.host.environment import cluster_address
 from arpo.host.ray import RAY
 from arpo.host.threads import Signal
@@ -47,10 +40,11 @@ MOST_LOSSES = 3
 Sync = Literal["global", "rolling"]
 
 
+@checked
 class FleetEngine:
     """The engine protocol on replicas of an engine, each in a Ray actor; a fleet of one is an engine elsewhere.
 
-    A conversation stays with its replica (`arpo.inference.router`). New weights are written once into Ray's object
+    A conversation stays with its replica (`Router`). New weights are written once into Ray's object
     store, where every replica of a node reads them and the trainer's next step does not touch them. Then each replica
     stops taking requests, answers those it has (past `drain_s` they are asked again elsewhere, with the same seed),
     loads in place, compares checksums, forgets its caches, and takes requests again. With `sync="global"` all replicas
@@ -69,15 +63,15 @@ class FleetEngine:
         self,
         make_engine: Callable[[], InferenceEngine],
         *,
-        replicas: int = 1,
-        nodes: int = 1,
-        num_gpus: float = 0,
-        threads: int = 1,
+        replicas: AtLeastOne = 1,
+        nodes: AtLeastOne = 1,
+        num_gpus: NotNegative = 0,
+        threads: AtLeastOne = 1,
         sync: Sync = "global",
-        max_unavailable: int = 1,
-        drain_s: float = 30.0,
-        stall_s: float = 120.0,
-        max_restarts: int = 3,
+        max_unavailable: AtLeastOne = 1,
+        drain_s: NotNegative = 30.0,
+        stall_s: Positive = 120.0,
+        max_restarts: NotNegativeInt = 3,
         log: str | None = None,
     ) -> None:
         """Start the actors and, in them, the engines.
@@ -94,16 +88,12 @@ class FleetEngine:
             drain_s: Seconds in which a replica answers its requests before an update; 0: they move at once.
             stall_s: Seconds without a sign of life after which a replica counts as gone.
             max_restarts: Number of times in a row that a replica is started again without having answered a request.
-            log: File to which the engines' processes write what vLLM and CUDA say; None leaves it among Ray's files,
+            log: File for the output of the engines' processes, vLLM's and CUDA's; None leaves it among Ray's files,
                 which go with the run.
 
         Raises:
             EngineError: If an engine cannot start.
         """
-        check_at_least(1, replicas=replicas, nodes=nodes, threads=threads, max_unavailable=max_unavailable)
-        check_at_least(0, num_gpus=num_gpus, drain_s=drain_s, max_restarts=max_restarts)
-        check_positive(stall_s=stall_s)
-        check_one_of(Sync, sync=sync)
         node_gpus = gpus_of_node(replicas, num_gpus)
         if not cluster_address():  # a cluster has GPUs and nodes that this machine has not
             check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
@@ -181,7 +171,7 @@ class FleetEngine:
         self._watch()
         self._paused = not self._rolling
         try:
-            await self.settle()
+            await self.wait_until_idle()
             update = self._update = await self._write(tensors, version)
             self._roll = roll = self._spawn(self._renew_all(update))
             await self._until(lambda: self._serves(update) and (self._rolling or roll.done()))
@@ -189,7 +179,7 @@ class FleetEngine:
             self._paused = False
             self._changed.notify()
 
-    async def settle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until every replica that is not gone serves the last update, or raise `WeightSyncError`."""
         if self._roll is not None:
             await asyncio.wait([self._roll])
@@ -198,7 +188,7 @@ class FleetEngine:
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`; waits for engines that start, for they take their memory just now."""
         self._watch()
-        await self.settle()
+        await self.wait_until_idle()
         await self._until(
             lambda: self._asleep or len(self._router.open) == sum(not each.given_up for each in self._replicas)
         )
@@ -210,12 +200,12 @@ class FleetEngine:
                 self._lose(replica, replica.actor, str(error))
 
     def counters(self) -> dict[str, float]:
-        """Return what each replica did, and how many requests were asked again and replicas started again."""
-        parts: list[dict[str, float]] = [dict(self._counters), *(replica.figures() for replica in self._replicas)]
+        """Return the counters of each replica, and the numbers of moved requests and of restarts."""
+        parts: list[dict[str, float]] = [dict(self._counters), *(replica.metrics() for replica in self._replicas)]
         return {name: value for part in parts for name, value in part.items()}
 
     async def close(self) -> None:
-        """See `InferenceEngine.close`; whoever calls it a second time meanwhile waits for the first."""
+        """See `InferenceEngine.close`; a second call meanwhile waits for the first."""
         self._failure = EngineGoneError("the engine is closed")
         self._changed.notify()
         async with self._closing:
@@ -262,13 +252,17 @@ class FleetEngine:
         def has_it() -> bool:  # one that is gone comes back with it
             return replica.gone or replica.holds == update.number
 
-        await self._until(lambda: has_it() or (replica.number in self._router.open and self._out() < self._most_out))
+        def may_go_out() -> bool:
+            out = sum(not each.gone for each in self._replicas) - len(self._router.open)
+            return replica.number in self._router.open and out < self._most_out
+
+        await self._until(lambda: has_it() or may_go_out())
         if not has_it():
             self._router.close(replica.number)
             await self._renew(replica, replica.actor)
 
     async def _renew(self, replica: Replica, actor: Any) -> None:
-        """Drain a replica, give it the current weights and admit it; see to it if it fails."""
+        """Drain a replica, load the current weights and admit it; lose it or give it up if that fails."""
         try:
             async with replica.lock:
                 await replica.drain(self._drain_s)
@@ -314,7 +308,7 @@ class FleetEngine:
         self._give_up(replica, EngineGoneError(reason))
 
     def _give_up(self, replica: Replica, error: ArpoError) -> None:
-        """Go on without a replica; without any, everybody who waits is told why."""
+        """Go on without a replica; without any, all waiting calls fail with the reason."""
         log.error("engine %d of the fleet is given up: %s", replica.number, error)
         replica.gone = replica.given_up = True
         self._router.remove(replica.number)
@@ -328,16 +322,12 @@ class FleetEngine:
             )
         self._changed.notify()
 
-    def _out(self) -> int:
-        """Return how many replicas live and take no requests now."""
-        return sum(not replica.gone for replica in self._replicas) - len(self._router.open)
-
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so, which it may be at once."""
+        """Wait until a condition holds, or raise the fleet's failure."""
 
         def holds() -> bool:
             self._raise_failure()
@@ -346,7 +336,7 @@ class FleetEngine:
         await self._changed.until(holds)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let a coroutine run in the background; an error in it is one of the fleet."""
+        """Run a coroutine in the background; an error in it is one of the fleet."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

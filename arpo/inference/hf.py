@@ -13,22 +13,22 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from arpo.errors import check_at_least
+from arpo.bounds import AtLeastOne, checked
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context
-from arpo.inference.checksum import checksum, together
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
-from arpo.inference.pump import ThreadedEngine
+from arpo.inference.pump import ThreadedEngine, checksum, combine_checksums
+from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import Float32Head
 from arpo.models.lora import add_lora, weights_by_name
 from arpo.models.policy import dtype_of
-from arpo.models.sharding import CheckpointWeights
 from arpo.models.tokenization import ChatTokenizer
 from arpo.models.vision.patches import ImagePatches
 from arpo.types import screenshot_key
 
 
+@checked
 class HfEngine(ThreadedEngine):
     """An engine in a thread of this process, by `model.generate`: slower than vLLM, needs and caches nothing more.
 
@@ -41,8 +41,8 @@ class HfEngine(ThreadedEngine):
         path: str | Path,
         *,
         dtype: Literal["float32", "bfloat16"] = "float32",
-        max_batch: int = 16,
-        max_model_len: int = 4096,
+        max_batch: AtLeastOne = 16,
+        max_model_len: AtLeastOne = 4096,
         deterministic: bool = False,
     ) -> None:
         """Load the weights at `path` as policy version 0.
@@ -55,14 +55,10 @@ class HfEngine(ThreadedEngine):
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
                 generated one by one, so this is for tests and tiny runs.
         """
-        torch_dtype = dtype_of(dtype)
-        check_at_least(1, max_batch=max_batch, max_model_len=max_model_len)
         check_context(path, max_model_len)
         before_start()
-        chat = ChatTokenizer(path)
-        super().__init__(
-            max_in_flight=1 if deterministic else max_batch, shapes=CheckpointWeights(path).shapes, dtype=torch_dtype
-        )
+        chat, at_once = ChatTokenizer(path), 1 if deterministic else max_batch
+        super().__init__(max_in_flight=at_once, shapes=CheckpointWeights(path).shapes, dtype=dtype_of(dtype))
         self._path = path
         self._device = _device()
         self._max_model_len = max_model_len
@@ -96,7 +92,7 @@ class HfEngine(ThreadedEngine):
         merged = self._images.merge_size**2
         tokens = iter(prod(patch.grid) // merged for patch in patches)
         image = self._chat.image_token_id
-        ids = [word for given in request.prompt_ids for word in [given] * (next(tokens) if given == image else 1)]
+        ids = [each for given in request.prompt_ids for each in [given] * (next(tokens) if given == image else 1)]
         check_length(len(ids), self._max_model_len)
         room = min(request.sampling.max_tokens, self._max_model_len - len(ids))
         generator = torch.Generator(self._device).manual_seed(request.sampling.seed)
@@ -159,7 +155,7 @@ class HfEngine(ThreadedEngine):
             self._parameters[name].copy_(tensor)
 
     def _checksum(self, names: Sequence[str]) -> int:
-        return together((name, checksum(self._parameters[name])) for name in names)
+        return combine_checksums((name, checksum(self._parameters[name])) for name in names)
 
     def _reset_caches(self) -> None:
         """Do nothing: no activation outlives a batch."""
@@ -195,7 +191,7 @@ class _Row:
         return self.stopped or len(self.ids) == self.room
 
     def choose(self, logprobs: Float[Tensor, " words"], end_of_turn_id: int) -> int:
-        """Sample the next id of this row and note it."""
+        """Sample and record the next id of this row."""
         if self.temperature == 0:
             word = int(logprobs.argmax())
         else:

@@ -24,11 +24,10 @@ from torch import Tensor
 from arpo.errors import ArpoError, ConfigError, EngineError, EngineGoneError, WeightSyncError
 from arpo.host.ray import MAX_CALLS_IN_FLIGHT, worker_environment
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-from arpo.models.transfer import to_host
+from arpo.models.placement import to_host
 
 BUCKET_BYTES = 32 * 2**20
 """A bucket is closed as soon as it holds this much; a larger tensor is a bucket of its own."""
-
 PLACEMENT_TIMEOUT_S = 60
 PULSE_S = 2.0
 """Seconds between two looks at a replica, at most."""
@@ -54,10 +53,10 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One version of the weights in Ray's object store, which replicas read whenever it suits them.
+    """One version of the weights in Ray's object store, which replicas read at their own time.
 
-    The store holds the bytes once a node, however many replicas read them there, until nobody holds the snapshot. It
-    writes to disk what exceeds its memory. The trainer's own tensors may change as soon as the snapshot exists.
+    The store holds the bytes once a node, however many replicas read them there, as long as the snapshot is held. It
+    spills to disk beyond its memory. The trainer's own tensors may change as soon as the snapshot exists.
     """
 
     version: int
@@ -92,7 +91,7 @@ class Snapshot:
             if bucket:
                 buckets.append(_put(bucket))
         except Exception as error:
-            buckets.clear()  # the error, which may be kept, keeps whatever stands here
+            buckets.clear()  # the error, which may be kept, keeps all local variables
             raise WeightSyncError(
                 f"the weights broke off in the middle of their way into Ray's object store: {error}"
             ) from error
@@ -102,7 +101,7 @@ class Snapshot:
         """Yield the tensors, of which the caller sees Ray's own bytes: they are read-only."""
         for reference in self.buckets:
             bucket = ray.get(reference)
-            while bucket:  # what was read is let go
+            while bucket:  # each tensor is let go once it was read
                 packed = bucket.pop(0)
                 yield packed.name, packed.unpack()
 
@@ -141,7 +140,7 @@ class EngineActor:
         return await self._engine.generate(request)
 
     async def load(self, snapshot: Snapshot) -> None:
-        """Let the engine adopt a snapshot; it answers the requests in flight first."""
+        """Load a snapshot into the engine, which answers the requests in flight first."""
         # On a loop of its own: an engine may read the tensors right there, and would block the one that answers.
         await asyncio.to_thread(lambda: asyncio.run(self._engine.update_weights(snapshot, snapshot.version)))
 
@@ -159,12 +158,9 @@ class EngineActor:
 
 
 def make_actor(threads: int, placement: Mapping[str, object], log: str | None) -> Any:
-    """Return the handle of a new `EngineActor`.
+    """Return the handle of a new `EngineActor`, of so many OpenMP threads, at a `placement` of Ray's.
 
-    Args:
-        threads: Number of OpenMP threads of its process.
-        placement: Options of Ray's that say where it runs, and with which GPUs.
-        log: File to which its process writes from then on; None leaves that to Ray.
+    Its process writes into the file `log` from then on; None leaves that to Ray.
     """
     host = ray.remote(EngineActor).options(
         num_cpus=0,
@@ -177,7 +173,7 @@ def make_actor(threads: int, placement: Mapping[str, object], log: str | None) -
 
 @contextmanager
 def errors_of_ours(what: str = "the engine's actor failed") -> Iterator[None]:
-    """Turn Ray's wrappers into the error of ours that they carry, or into one of ours.
+    """Raise the error of ours that Ray's wrappers carry, or one of ours in their place.
 
     Raises:
         EngineGoneError: If the actor's process has died.
@@ -216,9 +212,9 @@ class Replica:
         self._make_actor = make_actor
         self.actor = make_actor()
         self._calls: set[asyncio.Task[Response]] = set()
-        self._expected = 0
-        self._figures: dict[str, float] = {}
-        self._figures_before: Counter[str] = Counter()
+        self._loads = 0
+        self._metrics: dict[str, float] = {}
+        self._metrics_before: Counter[str] = Counter()
 
     @property
     def in_flight(self) -> int:
@@ -269,23 +265,23 @@ class Replica:
         self._call_back()
 
     def _call_back(self) -> None:
-        """Take back what is not answered yet: `ask` returns None."""
+        """Cancel the requests that are not answered yet: `ask` returns None."""
         for call in self._calls:
             call.cancel()
 
     async def load(self, snapshot: Snapshot) -> None:
-        """Let the engine adopt weights.
+        """Load weights into the engine.
 
         Raises:
             WeightSyncError: If they are not the model's, or it holds other ones afterwards.
             EngineGoneError: If it has died.
         """
-        self._expected += 1  # of the watch: steps
+        self._loads += 1  # for which the watch expects steps
         try:
             with errors_of_ours():
                 await self.actor.load.remote(snapshot)
         finally:
-            self._expected -= 1
+            self._loads -= 1
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
@@ -297,16 +293,16 @@ class Replica:
         ray.kill(self.actor)
 
     def lose(self) -> None:
-        """End the process, and call back what it was asked."""
+        """End the process, and cancel its requests."""
         self.gone = True
         self.failures += 1
         self._call_back()
         self.kill()
-        self._figures_before.update(self._figures)
-        self._figures = {}
+        self._metrics_before.update(self._metrics)
+        self._metrics = {}
 
     async def restart(self, make_engine: Callable[[], InferenceEngine]) -> str:
-        """Start an engine in the place of the one that is gone, and return why it is gone too, or nothing."""
+        """Start an engine in the place of the one that is gone, and return the reason if it is gone too."""
         self.actor = self._make_actor()
         self.holds = 0
         try:
@@ -320,45 +316,42 @@ class Replica:
         return ""
 
     async def close(self) -> None:
-        """Close the engine, if it lives; whoever hears of its end has nothing to start again."""
+        """Close the engine, if it lives, and have nothing started in its place."""
         if not self.gone:
             self.gone = True
             with suppress(EngineGoneError), errors_of_ours():  # it has died, and nothing is left to close
                 await self.actor.close.remote()
 
     async def watch(self, stall_s: float) -> str:
-        """Return why the engine is gone, as soon as it is.
+        """Return the reason for which the engine is gone, as soon as it is.
 
-        It is gone when its process has died or does not answer, or when it takes no step though it is asked.
-
-        Args:
-            stall_s: Seconds without an answer or a step.
+        Its process has died, or there was no answer for `stall_s`, or no step in spite of work.
         """
         actor, steps, moved = self.actor, -1.0, time.monotonic()
         while True:
             try:
-                figures = await _pulse(actor, stall_s)
+                metrics = await _pulse(actor, stall_s)
             except TimeoutError:
                 return f"its process has not answered for {stall_s:g} s"
             except EngineError as error:
                 return str(error)
             if self.gone or self.actor is not actor:
                 return "it was lost already"
-            self._figures = figures
+            self._metrics = metrics
             now = time.monotonic()
-            taken = figures.get(STEPS, now)
-            if taken != steps or not (self._calls or self._expected):
+            taken = metrics.get(STEPS, now)
+            if taken != steps or not (self._calls or self._loads):
                 steps, moved = taken, now
             elif now - moved >= stall_s:
                 return f"its engine has not taken a step for {stall_s:g} s, though it has work"
             await asyncio.sleep(min(PULSE_S, stall_s / 4))
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return all counters under the replica's number."""
         place = f"engine/replica_{self.number}"
         found = Counter({f"{place}/{name}": value for name, value in self.counters.items()})
-        for figures in (self._figures_before, self._figures):
-            found.update({name.replace("engine", place, 1): value for name, value in figures.items()})
+        for metrics in (self._metrics_before, self._metrics):
+            found.update({name.replace("engine", place, 1): value for name, value in metrics.items()})
         return dict(found)
 
     def _count(self, **values: float) -> None:
@@ -379,8 +372,8 @@ async def _pulse(actor: Any, stall_s: float) -> dict[str, float]:
         if not answer.done():
             raise TimeoutError
         with errors_of_ours():
-            figures: dict[str, float] = answer.result()
-        return figures
+            metrics: dict[str, float] = answer.result()
+        return metrics
     finally:
         answer.cancel()
 
@@ -397,9 +390,9 @@ def start_all(replicas: Iterable[Replica], make_engine: Callable[[], InferenceEn
 
 
 def gpus_of_node(replicas: int, num_gpus: float) -> float:
-    """Return how many GPUs the replicas of a node need; above one it is whole ones, as Ray wants it."""
-    together = replicas * num_gpus
-    return together if together <= 1 else math.ceil(together)
+    """Return the number of GPUs that the replicas of a node need; above one it is whole, as Ray wants it."""
+    gpus = replicas * num_gpus
+    return gpus if gpus <= 1 else math.ceil(gpus)
 
 
 def check_gpus(nodes: int, wanted: float, available: Sequence[float]) -> None:
@@ -416,7 +409,7 @@ def reserve(nodes: int, node_gpus: float) -> PlacementGroup | None:
     """Return a hold on the GPUs of so many nodes, None where there is nothing to hold.
 
     Raises:
-        EngineError: If somebody else keeps them.
+        EngineError: If other jobs keep them.
     """
     check_gpus(nodes, node_gpus, [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]])
     if not node_gpus:
@@ -426,7 +419,7 @@ def reserve(nodes: int, node_gpus: float) -> PlacementGroup | None:
         remove_placement_group(group)
         raise EngineError(
             f"{node_gpus:g} GPUs on each of {nodes} node(s) were not free within {PLACEMENT_TIMEOUT_S} s: end the "
-            "other jobs of this Ray cluster (`ray status` shows who holds what)"
+            "other jobs of this Ray cluster (`ray status` lists them)"
         )
     return group
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, OrderedDict
 
-from arpo.errors import EngineGoneError, check_at_least
+from arpo.errors import EngineGoneError
 
 SLACK = 4
 """Requests that a replica may have in flight beyond twice as many as the least busy one before conversations leave."""
@@ -33,7 +33,6 @@ class Router:
     """
 
     def __init__(self, replicas: int) -> None:
-        check_at_least(1, replicas=replicas)
         self.in_flight = dict.fromkeys(range(replicas), 0)
         self._open = set(self.in_flight)
         self._versions = dict.fromkeys(self.in_flight, 0)
@@ -75,7 +74,7 @@ class Router:
             if home is None or home in self._gone:
                 home = self._new_home(serving)
             chosen = self._choose(home, serving)
-            self._settle(conversation, chosen if home in serving else home)
+            self._keep(conversation, chosen if home in serving else home)
         else:
             chosen = self._least_busy(serving)
         self.in_flight[chosen] += 1
@@ -118,7 +117,7 @@ class Router:
             return home
         return least
 
-    def _settle(self, conversation: str, home: int) -> None:
+    def _keep(self, conversation: str, home: int) -> None:
         if conversation in self.homes:
             self._guests[self.homes[conversation]] -= 1
         self._guests[home] += 1

@@ -20,16 +20,16 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_least
+from arpo.bounds import AtLeastOne, checked
+from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, is_recurrent
-from arpo.inference.checksum import MODULUS
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
-from arpo.inference.pump import ThreadedEngine
-from arpo.models.names import base_name
+from arpo.inference.pump import MODULUS, ThreadedEngine
+from arpo.models.checkpoint import CheckpointWeights
+from arpo.models.lora import base_name
 from arpo.models.policy import dtype_of
-from arpo.models.sharding import CheckpointWeights
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
 
@@ -50,7 +50,7 @@ REFUSED_ARGS: Mapping[str, Sequence[str]] = {
         *("quantization", "quantization_config", "kv_cache_dtype", "lora_dtype", "mm_encoder_attn_dtype"),
         *("mamba_cache_dtype", "mamba_ssm_cache_dtype", "enable_mamba_cache_stochastic_rounding"),
     ),
-    "the engine would serve another model than the trainer's, whose directory says all of it": (
+    "the engine would serve another model than the trainer's, whose directory alone describes it": (
         *("model", "model_weights", "hf_config_path", "hf_overrides", "model_class_overrides", "load_format"),
         *("default_mm_loras", "lora_target_modules", "mm_processor_kwargs", "worker_extension_cls"),
     ),
@@ -81,6 +81,7 @@ ALWAYS: dict[str, Any] = {
 """Arguments of vLLM that are the same for every engine."""
 
 
+@checked
 class VllmEngine(ThreadedEngine):
     """vLLM's engine core in a thread of this process.
 
@@ -96,13 +97,13 @@ class VllmEngine(ThreadedEngine):
         path: str | Path,
         *,
         dtype: str = "float32",
-        max_model_len: int = 4096,
-        max_num_seqs: int = 32,
-        max_images: int = 16,
+        max_model_len: AtLeastOne = 4096,
+        max_num_seqs: AtLeastOne = 32,
+        max_images: AtLeastOne = 16,
         kv_cache_gb: float | None = None,
         deterministic: bool = False,
         lora_rank: int | None = None,
-        screenshots: int = 256,
+        screenshots: AtLeastOne = 256,
         sleeps: bool = False,
         engine_args: Mapping[str, object] | None = None,
     ) -> None:
@@ -127,10 +128,10 @@ class VllmEngine(ThreadedEngine):
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`; not those of `REFUSED_ARGS`.
         """
-        check_at_least(1, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
-        check_at_least(1, max_images=max_images, screenshots=screenshots)
         _check_here(dtype, lora_rank)
-        _check_arguments(engine_args or {})
+        for reason, names in REFUSED_ARGS.items():
+            if refused := [name for name in names if name in (engine_args or {})]:
+                raise ConfigError(f"engine_args must not hold {', '.join(refused)}: {reason}")
         check_context(path, max_model_len)
         _check_recurrence(path, dtype, lora_rank)
         before_start()
@@ -146,6 +147,9 @@ class VllmEngine(ThreadedEngine):
         self._adapter: Any = None
         self._sleeps = sleeps and torch.cuda.is_available()
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
+        # The largest screenshot as vLLM caches it: three numbers a pixel, as often as in a film.
+        frames, size = self._chat.pictures.frames, self._chat.model_size(*SCREEN)
+        picture = prod(size) * 3 * frames * dtype_of(dtype).itemsize
         self._arguments: dict[str, Any] = {
             "model": str(path),
             "dtype": dtype,
@@ -153,7 +157,7 @@ class VllmEngine(ThreadedEngine):
             "max_num_seqs": at_once,
             "limit_mm_per_prompt": _picture_limits(max_images, self._chat.pictures.sizes.max_pixels),
             "enable_prefix_caching": not deterministic,
-            "mm_processor_cache_gb": screenshots * _preprocessed_bytes(self._chat, dtype_of(dtype)) / 2**30,
+            "mm_processor_cache_gb": screenshots * picture / 2**30,
             "mm_processor_kwargs": self._chat.pictures.missing_limits or None,
             "enable_sleep_mode": self._sleeps,
             **ALWAYS,
@@ -331,7 +335,7 @@ class VllmEngine(ThreadedEngine):
 
 
 def _check_here(dtype: str, lora_rank: int | None) -> None:
-    """Check what this machine, and this process, make impossible."""
+    """Check that this machine and this process can serve a number format and adapters."""
     computation = dtype_of(dtype)
     if lora_rank is not None and not 1 <= lora_rank <= max(LORA_RANKS):
         raise ConfigError(f"lora_rank must be null or from 1 to {max(LORA_RANKS)}, got {lora_rank}")
@@ -345,20 +349,13 @@ def _check_here(dtype: str, lora_rank: int | None) -> None:
 
 
 def _check_recurrence(path: str | Path, dtype: str, lora_rank: int | None) -> None:
-    """Refuse what vLLM's kernels of Gated DeltaNet for the CPU cannot; vLLM would end at the first request."""
+    """Refuse a model that vLLM's kernels of Gated DeltaNet for the CPU cannot serve, and would end at."""
     narrow = dtype == "bfloat16" and lora_rank is None
     if not narrow and not torch.cuda.is_available() and is_recurrent(path):
         raise ConfigError(
             f"vLLM computes the recurrent layers of '{path}' on a CPU in bfloat16 alone, and without LoRA (here: "
             f"dtype={dtype}, lora_rank={lora_rank}): set engine=hf"
         )
-
-
-def _check_arguments(engine_args: Mapping[str, object]) -> None:
-    """Refuse what would make the engine's policy another one than the trainer's."""
-    for reason, names in REFUSED_ARGS.items():
-        if refused := [name for name in names if name in engine_args]:
-            raise ConfigError(f"engine_args must not hold {', '.join(refused)}: {reason}")
 
 
 def _check_forbidden(number: int) -> None:
@@ -371,7 +368,7 @@ def _check_forbidden(number: int) -> None:
 
 
 def _picture_limits(max_images: int, most_pixels: int) -> dict[str, object]:
-    """Return what one request may hold, and the size of the picture by which vLLM measures its memory.
+    """Return the limits of one request, and the size of the picture by which vLLM measures its memory.
 
     Without a size, vLLM takes the largest picture of the processor, nearly a square, of up to 16,384 tokens. It cuts a
     size to that picture, side by side: where a screen does not fit into it, less than a screen would be measured.
@@ -420,11 +417,6 @@ def _lora_arguments(rank: int | None) -> dict[str, Any]:
     }
 
 
-def _preprocessed_bytes(chat: ChatTokenizer, dtype: torch.dtype) -> int:
-    """Return the size of the largest screenshot as vLLM caches it: three numbers a pixel, as often as in a film."""
-    return prod(chat.model_size(*SCREEN)) * 3 * chat.pictures.frames * dtype.itemsize
-
-
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
     """Undo the seeding of every generator of the process that starting vLLM does."""
@@ -439,7 +431,7 @@ def _set_environment() -> None:
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
-        # Its warnings on CPU are about what is meant here. On a GPU one of them is that weights were not loaded.
+        # Its warnings on a CPU are of no use. On a GPU one of them is that weights were not loaded.
         "VLLM_LOGGING_LEVEL": "WARNING" if torch.cuda.is_available() else "ERROR",
         "HF_HUB_OFFLINE": "1",
         # vLLM's attention for float32 is Triton's, which by default computes in TF32: ten bits of a number, and gaps

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from vllm import _custom_ops
 from vllm.model_executor.layers import utils
 
-from arpo.inference.checksum import checksum, together
+from arpo.inference.pump import checksum, combine_checksums
 
 # On a CPU, matrices packed for vLLM's own oneDNN: packing them has crashed at one start in some hundred.
 _custom_ops._supports_onednn = False
@@ -50,7 +50,7 @@ class WeightAccess:
             adapter: Whether only those of the adapter count, of which a worker holds one.
         """
         tensors = _adapter(self.get_model()) if adapter else _weights(self.get_model())
-        return {name: together([(name, checksum(tensor))]) for name, tensor in tensors}
+        return {name: combine_checksums([(name, checksum(tensor))]) for name, tensor in tensors}
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -9,7 +9,8 @@ import torch
 from typing_extensions import override
 
 from arpo.algorithms.losses import Aggregation, MinibatchAverage
-from arpo.errors import ConfigError, check_at_least, check_one_of
+from arpo.bounds import AtLeastOne, checked
+from arpo.errors import ConfigError
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import Credit, Scores
 from arpo.types import Group
@@ -17,6 +18,7 @@ from arpo.types import Group
 Over = Literal["drop", "truncate"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class C3PO(GRPO):
     """GRPO on as many trajectories as have Φ sampled tokens; the loss is their sum, divided by Φ.
@@ -34,13 +36,11 @@ class C3PO(GRPO):
             many as Φ has room for, are trained. The paper does not say which.
     """
 
-    budget: int = 409_600
+    budget: AtLeastOne = 409_600
     over: Over = "drop"
     aggregation: Aggregation = "token"
 
     def __post_init__(self) -> None:
-        check_at_least(1, budget=self.budget)
-        check_one_of(Over, over=self.over)
         if self.aggregation != "token":
             raise ConfigError(
                 f"aggregation must be token, got {self.aggregation!r}: the loss is divided by the budget"

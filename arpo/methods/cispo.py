@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from arpo.algorithms.corrections import importance_ratio
-from arpo.algorithms.losses import Aggregation, TokenLoss
+from arpo.algorithms.losses import Aggregation, TokenLoss, importance_ratio
+from arpo.bounds import NotNegative, Share, checked
 from arpo.errors import ConfigError
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import TokenTerms
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class CISPO(GRPO):
     """GRPO with the loss -sg[clip(ρ, 1 - `clip_low`, 1 + `clip_high`)] · A · log π, a mean over tokens (equation 4).
@@ -18,8 +19,8 @@ class CISPO(GRPO):
     The clip fractions in the log are of the tokens whose gradient GRPO would have lost.
     """
 
-    clip_low: float = 1.0
-    clip_high: float = 4.0
+    clip_low: Share = 1.0
+    clip_high: NotNegative = 4.0
     aggregation: Aggregation = "token"
 
     def __post_init__(self) -> None:

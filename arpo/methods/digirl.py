@@ -11,17 +11,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
 from arpo.algorithms.losses import TokenLoss
-from arpo.algorithms.returns import discounted_returns
-from arpo.errors import ConfigError, check_share
-from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms
-from arpo.types import Group, Trajectory
+from arpo.algorithms.rewards import discounted_returns
+from arpo.bounds import PositiveShare, Share, checked
+from arpo.methods.method import Credit, CriticMethod, TokenTerms
+from arpo.types import Trajectory
 
 STEP_COST = 0.05
-"""What a step must gain, as in the authors' code."""
+"""The gain below which a step is not imitated, as in the authors' code."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
-class DigiRL(Method):
+class DigiRL(CriticMethod):
     """Imitation of steps with a positive advantage, in the trajectories that surprise the critic most.
 
     The critic is a classifier: σ of what it says before the first token of a step is V, the probability that the
@@ -42,28 +43,21 @@ class DigiRL(Method):
         kept: The share of trajectories that learn.
     """
 
-    asks: ClassVar[Needs] = Needs(values=True)
     has_ratio: ClassVar[bool] = False
 
-    discount: float = 0.5
-    kept: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_share(discount=self.discount)
-        if not 0 < self.kept <= 1:
-            raise ConfigError(f"kept must lie in (0, 1], got {self.kept}; it is a share of the trajectories")
-        super().__post_init__()
+    discount: Share = 0.5
+    kept: PositiveShare = 0.1
 
     @override
-    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        said = [self.expected(each.values) for row in scores or () for each in row if each.values is not None]
+    def credits_of(
+        self, trajectories: Sequence[Trajectory], predicted: Sequence[Float[Tensor, " tokens"]]
+    ) -> list[Credit]:
         rewards = [self.step_rewards(trajectory) for trajectory in trajectories]
-        surprises = torch.stack([earned.sum() - row[0] for earned, row in zip(rewards, said, strict=True)]).double()
+        surprises = torch.stack(
+            [earned.sum() - row[0] for earned, row in zip(rewards, predicted, strict=True)]
+        ).double()
         learning = surprises >= torch.quantile(surprises, 1 - self.kept)
-        parts = zip(trajectories, rewards, said, learning, strict=True)
-        credits = iter([self._credit(*part) for part in parts])
-        return [[next(credits) for _ in group.trajectories] for group in groups]
+        return [self._credit(*part) for part in zip(trajectories, rewards, predicted, learning, strict=True)]
 
     def _credit(self, trajectory: Trajectory, rewards: Tensor, values: Tensor, learns: Tensor) -> Credit:
         """Return the credit of a trajectory, of its rewards [steps], values [tokens] and whether it learns, []."""
@@ -76,7 +70,7 @@ class DigiRL(Method):
         return Credit(Credit.of_steps(trajectory, advantages).advantages, targets.advantages)
 
     @override
-    def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
+    def predicted_returns(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
         return torch.sigmoid(values)
 
     @override

@@ -7,12 +7,13 @@ from typing import ClassVar
 from typing_extensions import override
 
 from arpo.algorithms.losses import Aggregation, TokenLoss
-from arpo.errors import check_at_least
+from arpo.bounds import NotNegative, checked
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import Credit, Needs, Scores, TokenScores, TokenTerms
 from arpo.types import Group
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Distillation(GRPO):
     """One advantage a token: how much more likely it is to the teacher than to the policy before the update.
@@ -29,12 +30,8 @@ class Distillation(GRPO):
 
     asks: ClassVar[Needs] = Needs(logprobs=True, teacher=True)
 
-    reward_weight: float = 0.0
+    reward_weight: NotNegative = 0.0
     aggregation: Aggregation = "token"
-
-    def __post_init__(self) -> None:
-        check_at_least(0, reward_weight=self.reward_weight)
-        super().__post_init__()
 
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:

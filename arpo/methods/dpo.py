@@ -10,11 +10,13 @@ from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
 from arpo.algorithms.rewards import trajectory_reward
+from arpo.bounds import checked
 from arpo.errors import ConfigError
 from arpo.methods.preference import Preference
 from arpo.types import Trajectory
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class DPO(Preference):
     """To prefer one trajectory of a task to another: the mean of -log σ(β (r_w - r_l)) over pairs (equation 7).
@@ -24,7 +26,7 @@ class DPO(Preference):
 
     @override
     def loss(
-        self, log_ratios: Tensor, batch: Sequence[Trajectory], besides: Tensor
+        self, log_ratios: Tensor, batch: Sequence[Trajectory], extra: Tensor | None = None
     ) -> tuple[Tensor, Mapping[str, float]]:
         if len(batch) % 2 or not all(starmap(_is_better, zip(batch[0::2], batch[1::2], strict=False))):
             raise ConfigError(

@@ -1,22 +1,24 @@
 """GiGPO (arXiv 2505.10978): a trajectory against its group, and a step against those that saw the same screen."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from typing_extensions import override
 
-from arpo.algorithms.returns import Spread, discounted_returns, relative, relative_by_key
-from arpo.errors import check_at_least, check_one_of, check_share
-from arpo.methods.method import Credit, Method
+from arpo.algorithms.rewards import Spread, discounted_returns, relative, relative_by_key
+from arpo.bounds import NotNegative, Share, checked
+from arpo.methods.method import StepMethod
 from arpo.types import Group
 
 EpisodeMean = Literal["steps", "trajectories"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
-class GiGPO(Method):
+class GiGPO(StepMethod):
     """One advantage a step, the same for all of its tokens: A = A_episode + ω A_step.
 
     * A_episode: all rewards of the trajectory together, those of its steps included, relative to those of the group.
@@ -32,23 +34,13 @@ class GiGPO(Method):
         std: What is divided by after the mean was taken off: `none` is 1, and the paper's choice for long episodes.
     """
 
-    discount: float = 0.95
-    step_weight: float = 1.0
+    discount: Share = 0.95
+    step_weight: NotNegative = 1.0
     episode_mean: EpisodeMean = "steps"
     std: Spread = "none"
 
-    def __post_init__(self) -> None:
-        check_one_of(Spread, std=self.std)
-        check_one_of(EpisodeMean, episode_mean=self.episode_mean)
-        check_at_least(0, step_weight=self.step_weight)
-        check_share(discount=self.discount)
-        super().__post_init__()
-
     @override
-    def credits(self, groups: Sequence[Group], scores: object = None) -> list[list[Credit]]:
-        return [self._of(group) for group in groups]
-
-    def _of(self, group: Group) -> list[Credit]:
+    def advantages(self, group: Group) -> Float[Tensor, " steps"]:
         lengths = [len(trajectory.steps) for trajectory in group.trajectories]
         rewards = [self.step_rewards(trajectory) for trajectory in group.trajectories]
         earned = self.rewards(group)
@@ -57,5 +49,4 @@ class GiGPO(Method):
         returns = torch.cat([discounted_returns(row, discount=self.discount) for row in rewards])
         screens = [step.screenshot for trajectory in group.trajectories for step in trajectory.steps]
         of_steps = relative_by_key(returns, screens, std=self.std)
-        rows = torch.split(of_episodes + self.step_weight * of_steps, lengths)
-        return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
+        return of_episodes + self.step_weight * of_steps

@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from arpo.algorithms.advantages import Deviation, Estimator, group_advantages
-from arpo.algorithms.rewards import group_rewards
-from arpo.errors import check_at_least, check_one_of
+from arpo.algorithms.rewards import Deviation, Estimator, group_advantages, group_rewards
+from arpo.bounds import NotNegative, checked
 from arpo.methods.method import Credit, Method, Scores
 from arpo.types import Group
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class GRPO(Method):
     """One advantage a trajectory, the same for all of its tokens, from the rewards of its group.
@@ -29,18 +29,12 @@ class GRPO(Method):
 
     estimator: Estimator = "grpo"
     std: Deviation = "population"
-    imitation: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_one_of(Estimator, estimator=self.estimator)
-        check_one_of(Deviation, std=self.std)
-        check_at_least(0, imitation=self.imitation)
-        super().__post_init__()
+    imitation: NotNegative = 0.0
 
     @property
     @override
-    def learns_alone(self) -> bool:
-        return self.imitation > 0 or super().learns_alone
+    def allows_single_episode_groups(self) -> bool:
+        return self.imitation > 0 or super().allows_single_episode_groups
 
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:

@@ -10,11 +10,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_worth_replaying
-from arpo.errors import ConfigError, check_positive, check_threshold
+from arpo.bounds import Positive, Threshold, checked
+from arpo.errors import ConfigError
 from arpo.methods.preference import NextPrompt, Preference
 from arpo.types import Step, Trajectory
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class KTO(Preference):
     """From successes and failures that need no partner: the mean of what each of a batch loses.
@@ -33,22 +35,17 @@ class KTO(Preference):
 
     least_examples: ClassVar[int] = 2
 
-    desirable_weight: float = 1.0
-    undesirable_weight: float = 1.0
-    success_threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(desirable_weight=self.desirable_weight, undesirable_weight=self.undesirable_weight)
-        check_threshold(success_threshold=self.success_threshold)
+    desirable_weight: Positive = 1.0
+    undesirable_weight: Positive = 1.0
+    success_threshold: Threshold = 0.5
 
     @override
-    def besides(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
+    def extra_trajectories(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
         return [mismatched(*pair, next_prompt) for pair in mismatches(batch)]
 
     @override
     def loss(
-        self, log_ratios: Tensor, batch: Sequence[Trajectory], besides: Tensor
+        self, log_ratios: Tensor, batch: Sequence[Trajectory], extra: Tensor | None = None
     ) -> tuple[Tensor, Mapping[str, float]]:
         if len(batch) < self.least_examples:
             raise ConfigError(
@@ -57,8 +54,8 @@ class KTO(Preference):
             )
         worth = [is_worth_replaying(trajectory, threshold=self.success_threshold) for trajectory in batch]
         desirable = torch.tensor(worth, device=log_ratios.device)
-        # Where nobody said anything else, the reference point is that of the start.
-        baseline = besides.detach().mean().clamp(min=0) if len(besides) else log_ratios.new_zeros(())
+        # Where all responses are the same, the reference point is that of the start.
+        baseline = log_ratios.new_zeros(()) if extra is None else extra.detach().mean().clamp(min=0)
         gains = self.beta * (log_ratios - baseline)
         # 1 - σ(x) = σ(-x), which keeps its digits where σ(x) is near 1.
         good, bad = self.desirable_weight * (-gains).sigmoid(), self.undesirable_weight * gains.sigmoid()

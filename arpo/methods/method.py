@@ -8,23 +8,35 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
-from arpo.algorithms.corrections import Correction, CorrectionName, CorrectionWeights
-from arpo.algorithms.kl import KLEstimator, kl_divergence
-from arpo.algorithms.losses import Aggregation, ClipRange, MinibatchAverage, RatioLevel, TokenLoss, policy_loss
+from arpo.algorithms.losses import (
+    Aggregation,
+    ClipRange,
+    Correction,
+    CorrectionName,
+    CorrectionWeights,
+    KLEstimator,
+    MinibatchAverage,
+    RatioLevel,
+    TokenLoss,
+    kl_divergence,
+    policy_loss,
+)
 from arpo.algorithms.rewards import trajectory_reward
-from arpo.errors import ConfigError, check_at_least, check_one_of
+from arpo.bounds import AtLeastOne, NotNegative, PositiveShare, Share
+from arpo.errors import ConfigError
 from arpo.types import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The lesson for each sampled token of a trajectory, step after step."""
+    """The lesson of each sampled token of a trajectory, step after step."""
 
     advantages: Float[Tensor, " tokens"]
     """How much better each was than what could be expected."""
     returns: Float[Tensor, " tokens"] | None = None
-    """What a critic should have said before each; None without a critic."""
+    """The target of a critic before each; None without a critic."""
 
     @classmethod
     def of_steps(cls, trajectory: Trajectory, advantages: Float[Tensor, " steps"]) -> "Credit":
@@ -63,7 +75,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """The scores of each sampled token of a trajectory before the update; None where no need asks for them."""
+    """The scores of each sampled token of a trajectory before the update; None without a need for them."""
 
     logprobs: Float[Tensor, " tokens"]
     values: Float[Tensor, " tokens"] | None = None
@@ -77,7 +89,7 @@ Scores = Sequence[Sequence[TokenScores]]
 
 @dataclass(frozen=True, slots=True)
 class TokenTerms:
-    """The parts of the loss of each token of a micro-batch."""
+    """The parts of the loss of each token of a micro-batch; None without a need for them."""
 
     logprobs: Float[Tensor, "batch actions"]
     """Under the policy that is being updated, with gradient."""
@@ -89,23 +101,22 @@ class TokenTerms:
     weights: Float[Tensor, "batch actions"] | None = None
     """Factors of the policy's term: corrections and selections, without gradient; None where all are 1."""
     values: Float[Tensor, "batch actions"] | None = None
-    """Of the critic, with gradient; None without one."""
+    """The critic's, with gradient."""
     returns: Float[Tensor, "batch actions"] | None = None
-    """What the critic should say; None without one."""
+    """Its targets."""
     entropy: Float[Tensor, "batch actions"] | None = None
     """Of the distribution that each token was sampled from; its gradient is there where `needs.entropy` is."""
     reference: Float[Tensor, "batch actions"] | None = None
-    """Log-probabilities of the policy that the run began with; None unless `needs.reference`."""
     teacher: Float[Tensor, "batch actions"] | None = None
-    """Log-probabilities of the teacher; None unless `needs.teacher`."""
+    """Log-probabilities of the policy that the run began with, and of the teacher."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
     """A way to learn from groups of trajectories.
 
-    A method of its own is a subclass in a file of its own: `credits` says what every token is to learn, and where the
-    clipped loss is not what it wants, `loss` says how. The rest is the trainer's, which knows no method by its name.
+    A method is a subclass in a file of its own, `@checked` as a dataclass: `credits` gives every token its advantage,
+    and `loss` stands where the clipped one is not its own. The trainer knows no method by its name.
 
     Args:
         format_weight: Weight of the format reward in the reward; 1.0 in the paper, 0.5 in its code.
@@ -116,7 +127,7 @@ class Method(ABC):
         aggregation: How token losses become one number.
         dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
         correction: Weights for how far the engine that sampled was from the policy that learns, for
-            `max_policy_lag` > 0; the names are those of `arpo.algorithms.corrections.PUBLISHED`, or `none`.
+            `max_policy_lag` > 0; the names are those of `arpo.algorithms.losses.PUBLISHED`, or `none`.
         correction_band: Bounds [low, high] of the ratio, where they differ from those that the correction has.
         high_entropy_steps: Share of a group's steps to train, those in which the policy was most undecided (0.8 in
             DART, arXiv 2509.23866); None trains all.
@@ -127,41 +138,30 @@ class Method(ABC):
     """
 
     asks: ClassVar[Needs] = Needs()
-    """What `credits` and `loss` of the class ask for, whatever its numbers are."""
+    """The needs of the class's `credits` and `loss`, whatever its options are."""
     has_ratio: ClassVar[bool] = True
     """Whether `loss` compares log-probabilities with old ones, so that clips and `level` count."""
 
-    format_weight: float = 1.0
-    clip_low: float = 0.2
-    clip_high: float = 0.3
+    format_weight: NotNegative = 1.0
+    clip_low: Share = 0.2
+    clip_high: NotNegative = 0.3
     dual_clip: float | None = None
     level: RatioLevel = "token"
     aggregation: Aggregation = "sequence"
-    dr_grpo_length: int | None = None
+    dr_grpo_length: AtLeastOne | None = None
     correction: CorrectionName = "none"
     correction_band: Sequence[float] | None = None
-    high_entropy_steps: float | None = None
-    kl_coefficient: float = 0.0
+    high_entropy_steps: PositiveShare | None = None
+    kl_coefficient: NotNegative = 0.0
     kl: KLEstimator = "k3"
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        check_one_of(RatioLevel, level=self.level)
-        check_one_of(Aggregation, aggregation=self.aggregation)
-        check_one_of(KLEstimator, kl=self.kl)
         if (self.aggregation == "dr_grpo") != (self.dr_grpo_length is not None):
             raise ConfigError(
                 f"dr_grpo_length={self.dr_grpo_length} with aggregation={self.aggregation}: the length belongs to "
                 "aggregation=dr_grpo, which needs it, and to no other"
             )
-        if self.dr_grpo_length is not None:
-            check_at_least(1, dr_grpo_length=self.dr_grpo_length)
-        if self.high_entropy_steps is not None and not 0 < self.high_entropy_steps <= 1:
-            raise ConfigError(
-                f"high_entropy_steps must lie in (0, 1], got {self.high_entropy_steps}; null trains every step"
-            )
-        check_at_least(0, format_weight=self.format_weight, kl_coefficient=self.kl_coefficient)
-        check_at_least(0, entropy_coefficient=self.entropy_coefficient)
         _ = self.clip, self.rule  # which check their numbers
 
     @property
@@ -171,8 +171,8 @@ class Method(ABC):
         return replace(self.asks, reference=self.asks.reference or reference, entropy=self.asks.entropy or entropy)
 
     @property
-    def learns_alone(self) -> bool:
-        """Whether an episode teaches something where its group has no other one to compare it with."""
+    def allows_single_episode_groups(self) -> bool:
+        """Whether an episode teaches something without another one of its group to compare it with."""
         return self.asks.values or self.asks.teacher
 
     @property
@@ -191,11 +191,24 @@ class Method(ABC):
 
         Args:
             groups: All groups of a batch.
-            scores: What policies and critic say of the sampled tokens of each trajectory; None unless `needs.scores`.
+            scores: Of the sampled tokens of each trajectory, by policies and critic; None unless `needs.scores`.
         """
 
+    def checked_credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
+        """Return `credits`, after a check that each sampled token of each trajectory has one of each kind."""
+        credits = self.credits(groups, scores)
+        for group, row in zip(groups, credits, strict=True):
+            for trajectory, credit in zip(group.trajectories, row, strict=True):
+                for name, numbers in (("advantages", credit.advantages), ("returns", credit.returns)):
+                    if numbers is not None and len(numbers) != trajectory.action_tokens:
+                        raise ValueError(
+                            f"credits gave {len(numbers)} {name} to a trajectory of {trajectory.action_tokens} "
+                            "sampled tokens; each needs one, in their order (Credit.of_steps, Credit.of_trajectory)"
+                        )
+        return credits
+
     def all_credits(self, groups: Sequence[Group]) -> list[list[Credit]]:
-        """Return the credits as if a batch had room for all: what a buffer compares trajectories by."""
+        """Return the credits as if a batch had room for all, by which a buffer compares trajectories."""
         return self.credits(groups)
 
     def measure(self, groups: Sequence[Group], credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
@@ -203,15 +216,15 @@ class Method(ABC):
         return {}
 
     def complaint(self, tokens: int) -> str | None:
-        """Return what is wrong with batches of at most so many sampled tokens: as configured, or as the first one."""
+        """Return the trouble with batches of at most so many sampled tokens, as configured or as the first one."""
         return None
 
-    def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
-        """Return what the values of a critic say of the returns that it is taught: the values themselves."""
+    def predicted_returns(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
+        """Return a critic's prediction of the returns that it is taught, by default its values themselves."""
         return values
 
     def rewards(self, group: Group) -> Float[Tensor, " group"]:
-        """Return what each trajectory of a group earns in an update, which is also what metrics show: by its steps."""
+        """Return the reward of each trajectory of a group, in updates, metrics and replay: that of its steps."""
         return torch.stack([self.step_rewards(trajectory).sum() for trajectory in group.trajectories])
 
     def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
@@ -243,7 +256,7 @@ class Method(ABC):
         return MinibatchAverage(self.aggregation, sequences=sequences, tokens=tokens, length=self.dr_grpo_length)
 
     def penalties(self, terms: TokenTerms) -> dict[str, tuple[float, Float[Tensor, "batch actions"]]]:
-        """Return what is added to the loss of each token, whatever its advantage: by name, its coefficient and value.
+        """Return the additions to the loss of each token, whatever its advantage: by name, coefficient and value.
 
         The mean of the value is logged as `train/<name>`.
         """
@@ -279,3 +292,41 @@ class Method(ABC):
         found = self.rule.weights(old_logprobs, sampler_logprobs, mask)
         spared = replayed[:, None]
         return CorrectionWeights(torch.where(spared, mask.to(found.weights.dtype), found.weights), found.cut & ~spared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMethod(Method):
+    """A method that gives each step one advantage, the same for all of its tokens, from the steps of its group."""
+
+    @override
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
+        return [self._of(group) for group in groups]
+
+    def _of(self, group: Group) -> list[Credit]:
+        rows = torch.split(self.advantages(group), [len(trajectory.steps) for trajectory in group.trajectories])
+        return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
+
+    @abstractmethod
+    def advantages(self, group: Group) -> Float[Tensor, " steps"]:
+        """Return the advantages of all steps of a group, trajectory after trajectory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticMethod(Method):
+    """A method that learns from the predictions of a critic, which compares all trajectories of a batch."""
+
+    asks: ClassVar[Needs] = Needs(values=True)
+
+    @override
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
+        predicted = [
+            self.predicted_returns(each.values) for row in scores or () for each in row if each.values is not None
+        ]
+        credits = iter(self.credits_of([each for group in groups for each in group.trajectories], predicted))
+        return [[next(credits) for _ in group.trajectories] for group in groups]
+
+    @abstractmethod
+    def credits_of(
+        self, trajectories: Sequence[Trajectory], predicted: Sequence[Float[Tensor, " tokens"]]
+    ) -> list[Credit]:
+        """Return the credit of every trajectory of a batch, from the return that a critic predicts at each token."""

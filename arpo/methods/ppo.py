@@ -2,21 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.losses import TokenLoss
-from arpo.algorithms.returns import generalized_advantages, relative
-from arpo.errors import check_share
-from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms
-from arpo.types import Group, Trajectory
+from arpo.algorithms.rewards import generalized_advantages, relative
+from arpo.bounds import Share, checked
+from arpo.methods.method import Credit, CriticMethod, TokenTerms
+from arpo.types import Trajectory
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
-class PPO(Method):
+class PPO(CriticMethod):
     """One advantage a token, over what a critic expected, relative to all tokens of the batch.
 
     That is less their mean and divided by their population deviation; verl and TRL divide by the sample's.
@@ -29,25 +30,18 @@ class PPO(Method):
         gae_lambda: λ of GAE; 1 asks the critic for nothing but a baseline.
     """
 
-    asks: ClassVar[Needs] = Needs(values=True)
-
-    discount: float = 1.0
-    gae_lambda: float = 0.95
-
-    def __post_init__(self) -> None:
-        check_share(discount=self.discount, gae_lambda=self.gae_lambda)
-        super().__post_init__()
+    discount: Share = 1.0
+    gae_lambda: Share = 0.95
 
     @override
-    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        said = [each.values for row in scores or () for each in row if each.values is not None]
-        pairs = list(zip(trajectories, said, strict=True))
+    def credits_of(
+        self, trajectories: Sequence[Trajectory], predicted: Sequence[Float[Tensor, " tokens"]]
+    ) -> list[Credit]:
+        pairs = list(zip(trajectories, predicted, strict=True))
         raw = torch.cat([self._advantages(*pair, self.policy_lambda(pair[0])) for pair in pairs])
-        rows = torch.split(relative(raw, std="population"), [len(row) for row in said])
+        rows = torch.split(relative(raw, std="population"), [len(row) for row in predicted])
         targets = [self._advantages(*pair, self.gae_lambda) + pair[1] for pair in pairs]
-        credits = iter([Credit(*pair) for pair in zip(rows, targets, strict=True)])
-        return [[next(credits) for _ in group.trajectories] for group in groups]
+        return [Credit(*pair) for pair in zip(rows, targets, strict=True)]
 
     def policy_lambda(self, trajectory: Trajectory) -> float:
         """Return λ of the policy's advantages, where it is not that of the critic's targets."""

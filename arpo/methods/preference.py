@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from arpo.errors import check_positive
+from arpo.bounds import Positive
 from arpo.types import Trajectory
 
 NextPrompt = Callable[[Sequence[int]], tuple[int, ...]]
@@ -27,14 +27,11 @@ class Preference(ABC):
     """
 
     least_examples: ClassVar[int] = 1
-    """The fewest examples that it can learn from, counting once what says the same."""
+    """The fewest examples that it can learn from, equal ones counted once."""
 
-    beta: float
+    beta: Positive
 
-    def __post_init__(self) -> None:
-        check_positive(beta=self.beta)
-
-    def besides(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
+    def extra_trajectories(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
         """Return further trajectories whose log-ratios the loss asks for, without gradient; by default none."""
         return []
 
@@ -43,14 +40,14 @@ class Preference(ABC):
         self,
         log_ratios: Float[Tensor, " batch"],
         batch: Sequence[Trajectory],
-        besides: Float[Tensor, " besides"],
+        extra: Float[Tensor, " extra"] | None = None,
     ) -> tuple[Float[Tensor, ""], Mapping[str, float]]:
-        """Return the loss of a batch, differentiable in its log-ratios, and what to log beside.
+        """Return the loss of a batch, differentiable in its log-ratios, and metrics.
 
         Args:
             log_ratios: Of the batch.
             batch: The trajectories.
-            besides: The log-ratios of what `besides` has returned.
+            extra: The log-ratios of `extra_trajectories`; None where there are none.
         """
 
     def rewards(self, log_ratios: Float[Tensor, " batch"], good: Bool[Tensor, " batch"]) -> dict[str, float]:

@@ -8,11 +8,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
-from arpo.errors import check_share, check_threshold
+from arpo.bounds import Share, Threshold, checked
 from arpo.methods.grpo import GRPO
 from arpo.types import Group
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ShortestPath(GRPO):
     """GRPO in which a success of T steps earns 1 - α (T - T_min) / T of its task reward.
@@ -25,13 +26,8 @@ class ShortestPath(GRPO):
         success_threshold: A trajectory is a success when its task reward lies above it.
     """
 
-    shortening: float = 0.5
-    success_threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_threshold(success_threshold=self.success_threshold)
-        check_share(shortening=self.shortening)
-        super().__post_init__()
+    shortening: Share = 0.5
+    success_threshold: Threshold = 0.5
 
     @override
     def rewards(self, group: Group) -> Float[Tensor, " group"]:

@@ -1,6 +1,5 @@
 """Semi-online RL (UI-S1, arXiv 2509.11543): steps against the recording of an expert, and against each other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,18 +8,20 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from arpo.algorithms.returns import relative, relative_by_key
-from arpo.errors import ConfigError, check_at_least, check_share
-from arpo.methods.method import Credit, Method, Needs
+from arpo.algorithms.rewards import relative, relative_by_key
+from arpo.bounds import NotNegative, Share, checked
+from arpo.errors import ConfigError
+from arpo.methods.method import Needs, StepMethod
 from arpo.types import Group, Trajectory
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
-class UIS1(Method):
+class UIS1(StepMethod):
     """One advantage a step, the same for all of its tokens: A = w_e A_episode + w_s A_step, for `env=recorded`.
 
     r is the environment's reward of the step, and the task reward has no part in it; a step matches the expert's where
-    it parsed and nobody has patched it.
+    it parsed and was not patched.
 
     * The return of a step that matches is R_t = r_t + γ R_{t+1} where the next one matches, too; otherwise, and of a
       step that does not match, it is r_t.
@@ -41,17 +42,13 @@ class UIS1(Method):
 
     asks: ClassVar[Needs] = Needs(step_rewards=True)
 
-    format_weight: float = 0.0
-    discount: float = 0.5
-    episode_weight: float = 1.0
-    step_weight: float = 1.0
-    least_spread: float | None = 0.3
+    format_weight: NotNegative = 0.0
+    discount: Share = 0.5
+    episode_weight: NotNegative = 1.0
+    step_weight: NotNegative = 1.0
+    least_spread: NotNegative | None = 0.3
 
     def __post_init__(self) -> None:
-        check_share(discount=self.discount)
-        check_at_least(0, episode_weight=self.episode_weight, step_weight=self.step_weight)
-        if self.least_spread is not None:
-            check_at_least(0, least_spread=self.least_spread)
         if self.format_weight != 0:
             raise ConfigError(
                 f"format_weight must be 0, got {self.format_weight}: the format counts in the reward of a step "
@@ -60,11 +57,7 @@ class UIS1(Method):
         super().__post_init__()
 
     @override
-    def credits(self, groups: Sequence[Group], scores: object = None) -> list[list[Credit]]:
-        return [self._of(group) for group in groups]
-
-    def _of(self, group: Group) -> list[Credit]:
-        lengths = [len(trajectory.steps) for trajectory in group.trajectories]
+    def advantages(self, group: Group) -> Float[Tensor, " steps"]:
         returns = [self.returns(trajectory) for trajectory in group.trajectories]
         rewards = torch.cat([self.step_rewards(trajectory) for trajectory in group.trajectories])
         numbers = [number for row in returns for number in range(len(row))]
@@ -73,8 +66,7 @@ class UIS1(Method):
         first = torch.stack([row[0] for row in returns])
         if self.least_spread is not None and bool(first.std(correction=0) <= self.least_spread):
             advantages = torch.zeros_like(advantages)
-        rows = torch.split(advantages, lengths)
-        return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
+        return advantages
 
     @override
     def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:

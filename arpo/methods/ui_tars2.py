@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from arpo.errors import check_positive
+from arpo.bounds import Positive, Share, checked
 from arpo.methods.ppo import PPO
 from arpo.types import Trajectory
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class UITars2(PPO):
     """PPO with decoupled and length-adaptive GAE (VAPO, arXiv 2504.05118, sections 4.1 and 4.2).
@@ -20,12 +21,8 @@ class UITars2(PPO):
         gae_lambda: λ of the critic's targets; 1 teaches it the returns as they were.
     """
 
-    gae_lambda: float = 1.0
-    length_weight: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_positive(length_weight=self.length_weight)
-        super().__post_init__()
+    gae_lambda: Share = 1.0
+    length_weight: Positive = 0.05
 
     @override
     def policy_lambda(self, trajectory: Trajectory) -> float:

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from arpo.errors import check_at_least
+from arpo.bounds import AtLeastOne, checked
 from arpo.models.images import ImageProcessor
+from arpo.models.placement import to_device
 from arpo.models.tokenization import TokenizedTrajectory
-from arpo.models.transfer import to_device
 from arpo.models.vision.patches import Grid
 
 MAX_PADDING = 0.05
@@ -78,8 +78,7 @@ def collate(
     if not tokenized:
         raise ValueError("cannot collate 0 sequences: give at least 1")
     keys = list(dict.fromkeys(key for sequence in tokenized for key in sequence.screenshots))
-    missing = [key for key in keys if key not in screenshots]
-    if missing:
+    if missing := [key for key in keys if key not in screenshots]:
         raise ValueError(f"{len(missing)} of {len(keys)} screenshots are missing, the first is {missing[0]}")
     pixels, visual = None, None
     if features is None:
@@ -113,21 +112,21 @@ def collate(
     )
 
 
-def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+@checked
+def micro_batches(lengths: Sequence[int], max_tokens: AtLeastOne) -> list[list[int]]:
     """Return positions in `lengths` in the fewest groups that are neither too large nor padded too much.
 
     In each group, rows times the longest row stays within `max_tokens`; a longer sequence stands alone. Of what
     all groups compute, no more than `MAX_PADDING` is padding. Of the ways with as few groups, it is one with the least
     padding. Longest first, ties in the order given; the result depends on nothing else.
     """
-    check_at_least(1, max_tokens=max_tokens)
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     starts = _cuts([lengths[position] for position in order], max_tokens)
     return [order[start:end] for start, end in pairwise([*starts, len(order)])]
 
 
 def _cuts(lengths: Sequence[int], max_tokens: int) -> list[int]:
-    """Return where groups start in lengths that fall; by dynamic programming over the number of groups.
+    """Return the starts of groups in lengths that fall, by dynamic programming over the number of groups.
 
     Groups of neighbours suffice: if the longest rows take the places of the first group, the next longest those of the
     second, and so on, no group's longest row gets longer.
@@ -170,5 +169,5 @@ def _pad(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _places(mask: Bool[Tensor, "batch tokens"]) -> Int64[Tensor, " chosen"]:
-    """Return where a mask is True, as places in the mask as one row."""
+    """Return the places at which a mask is True, in the mask as one row."""
     return mask.flatten().nonzero().squeeze(1)

@@ -12,9 +12,10 @@ from huggingface_hub import snapshot_download
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.actions import CoordinateFrame
 from arpo.errors import ConfigError
 from arpo.models import families
+from arpo.models.tiny import TinyModel
 from arpo.models.vision.patches import Grid, ImagePatches
 
 
@@ -44,6 +45,8 @@ class ModelFamily(Protocol):
     """The name of the input embedding's weight in a checkpoint."""
     lora_targets: str
     """The pattern of the modules that LoRA updates: every linear layer of the language model's blocks, no other."""
+    tiny: TinyModel
+    """Its tiny model, for two cores."""
 
     def checkpoint_name(self, name: str) -> str:
         """Return a parameter's name as published checkpoints, and so vLLM, write it; theirs stay as they are."""
@@ -77,19 +80,16 @@ class ModelFamily(Protocol):
     def generation_inputs(
         self, image_mask: Bool[Tensor, "rows tokens"], pictures: Sequence[ImagePatches], dtype: torch.dtype
     ) -> dict[str, Tensor]:
-        """Return what `generate` of transformers takes beside the ids."""
+        """Return the inputs of transformers' `generate` beside the ids."""
 
     def visual_width(self, config: Any) -> int:
         """Return the width of a visual token."""
 
     def picture_layers(self, config: Any) -> int:
-        """Return how many layers of the vision tower see whole pictures; windows cost next to nothing beside them."""
+        """Return the number of the vision tower's layers that see whole pictures; windows cost next to nothing."""
 
     def attention_layers(self, config: Any) -> int:
-        """Return how many layers of the language model keep keys and values; the others carry a state of one size."""
-
-    def make_tiny(self, directory: str | Path, *, corpus: Sequence[str]) -> Path:
-        """Write a tiny model with random weights, and return the directory."""
+        """Return the number of the language model's layers that keep keys and values; others carry a state."""
 
 
 FAMILIES: dict[str, ModelFamily] = {

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoImageProcessor
 
-from arpo.errors import ConfigError
+from arpo.bounds import NotNegative, checked
 from arpo.models.family import family_of
 from arpo.models.processor import image_numbers, load_processor
 from arpo.models.vision.patches import Grid, ImagePatches, PackedPatches, decode, normalized_films, picture_size
@@ -20,6 +20,7 @@ WORTH_WORKERS = 16 * 1920 * 1080
 """Pixels of screenshots from which on worker processes are worth their start."""
 
 
+@checked
 class ImageProcessor:
     """A maker of patches from screenshots, equal bit for bit to the checkpoint's own image processor.
 
@@ -32,9 +33,7 @@ class ImageProcessor:
             while it lasts.
     """
 
-    def __init__(self, path: str | Path, *, cache_mb: float = 1024) -> None:
-        if cache_mb < 0:
-            raise ConfigError(f"cache_mb must be at least 0, got {cache_mb}")
+    def __init__(self, path: str | Path, *, cache_mb: NotNegative = 1024) -> None:
         numbers = image_numbers(load_processor(path, AutoImageProcessor), path)
         self.family = family_of(path)
         self.merge_size: int = numbers.sizes.merge_size

@@ -92,7 +92,7 @@ def chosen_logprobs(
     """
 
     def of_chunk(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        # In place, because vocabularies are large and nobody else holds these logits.
+        # In place, because vocabularies are large and nothing else holds these logits.
         logits = head(rows).index_fill_(1, forbidden, -torch.inf).div_(temperature)
         logprobs = -torch.nn.functional.cross_entropy(logits, ids, reduction="none")
         if not with_entropy:

@@ -10,7 +10,7 @@ from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.layer import LoraVariant
 from torch import Tensor, nn
 
-from arpo.models.sharding import full
+from arpo.models.placement import full
 
 ADAPTER = "default"
 """The name by which PEFT keeps the one adapter there is."""
@@ -31,13 +31,9 @@ class ScaledWhereNarrow(LoraVariant):  # type: ignore[misc]  # peft has no types
 
 
 def add_lora(model: nn.Module, targets: str, rank: int, alpha: float) -> None:
-    """Put low-rank updates into the model in place, without a wrapper that would rename everything.
+    """Put low-rank updates B A, scaled by alpha / rank, into the modules of a model that a pattern names, in place.
 
-    Args:
-        model: Of any family.
-        targets: Its `lora_targets`.
-        rank: Columns of B and rows of A.
-        alpha: The update is B A scaled by alpha / rank.
+    There is no wrapper, which would rename everything.
     """
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets)
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
@@ -47,7 +43,7 @@ def add_lora(model: nn.Module, targets: str, rank: int, alpha: float) -> None:
 
 
 def initial_adapter(name: str, shape: torch.Size) -> Tensor:
-    """Return what an adapter starts with: A random as in a linear layer, B zero (arXiv 2106.09685, section 4.1).
+    """Return an adapter's first value: A random as in a linear layer, B zero (arXiv 2106.09685, section 4.1).
 
     It is a function of the run's seed and the parameter's name, so any number of ranks starts alike.
     """
@@ -89,7 +85,7 @@ def weights_by_name(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def adapter_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield `….lora_A.weight` and `….lora_B.weight` of every layer with an update, which is their product B A.
 
-    The scale of the update is in B, so that nobody else needs to know it.
+    The scale of the update is in B, so that nothing else needs to know it.
     """
     for name, layer in _layers(model):
         yield f"{name}.lora_A.weight", layer.lora_A[ADAPTER].weight.detach()
@@ -142,3 +138,9 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
             yield name, module
+
+
+def base_name(name: str) -> str:
+    """Return the name of the weight that an adapter's tensor updates, or the name itself if it is a weight's."""
+    layer, _, factor = name.partition(".lora_")
+    return f"{layer}.weight" if factor else name

@@ -10,12 +10,10 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from arpo.errors import ConfigError, check_positive
+from arpo.errors import ConfigError
 from arpo.host.files import atomically
-from arpo.models.formats import complete_companions, completed_config, write_config
+from arpo.models.checkpoint import CheckpointWeights, completed_config, write_checkpoint
 from arpo.models.processor import image_numbers, load_processor
-from arpo.models.saving import copy_companions, write_weights
-from arpo.models.sharding import CheckpointWeights
 
 FILE_BYTES = 2**30
 """Of a file at most, which is also what is in memory beside one tensor of each policy."""
@@ -39,7 +37,8 @@ def merge(shares: Sequence[tuple[Path, float]], directory: Path) -> None:
     if len(shares) < 2:
         raise ConfigError(f"name at least two policies, as A=0.5 B=0.5; got {len(shares)}")
     for path, share in shares:
-        check_positive(**{f"the weight of {path}": share})
+        if not 0 < share < math.inf:
+            raise ConfigError(f"the weight of {path} must be above 0, got {share}")
     if not math.isclose(total := sum(share for _, share in shares), 1, abs_tol=1e-6):
         raise ConfigError(f"the weights of policies must add up to 1, and these add up to {total:g}")
     if directory.exists():
@@ -49,11 +48,10 @@ def merge(shares: Sequence[tuple[Path, float]], directory: Path) -> None:
         _check_alike(folders[0], folder)
     config = _read(folders[0] / "config.json")
     with atomically(directory) as partial:
-        partial.mkdir(parents=True)
-        write_config(config, str(config.get("dtype") or config.get("torch_dtype") or "float32"), partial)
-        write_weights(_means(folders, [share for _, share in shares]), partial, FILE_BYTES)
-        copy_companions(folders[0], partial)
-        complete_companions(partial)
+        policies = [CheckpointWeights(folder) for folder in folders]
+        means = ((name, _mean(name, policies, [share for _, share in shares])) for name in policies[0].shapes)
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+        write_checkpoint(means, dtype, folders[0], partial, FILE_BYTES)
 
 
 def _policy_in(path: Path) -> Path:
@@ -83,14 +81,14 @@ def _described(folder: Path) -> dict[str, Any]:
         shapes = CheckpointWeights(folder).shapes
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"a file of {folder} cannot be read: {error}") from error
-    words = {name: json.dumps(_read(folder / name)) for name in VOCABULARY if (folder / name).is_file()}
+    vocabulary = {name: json.dumps(_read(folder / name)) for name in VOCABULARY if (folder / name).is_file()}
     sampling = {name: _read(folder / name) for name in ("generation_config.json",) if (folder / name).is_file()}
     model = {"config.json": completed_config(_read(folder / "config.json")), "weights": shapes}
-    return model | words | sampling | _inputs(folder)
+    return model | vocabulary | sampling | _inputs(folder)
 
 
 def _inputs(folder: Path) -> dict[str, Any]:
-    """Return how screens and words become inputs, as transformers reads it from files of whatever form."""
+    """Return the rules by which screens and words become inputs, as transformers reads them from files of any form."""
     processor = load_processor(folder)
     tokenizer = processor.tokenizer
     return {
@@ -107,13 +105,6 @@ def _differing(one: Any, other: Any, key: str) -> Iterator[str]:
             yield from _differing(one.get(name), other.get(name), f"{key}: {name}")
     elif one != other:
         yield key
-
-
-def _means(folders: Sequence[Path], shares: Sequence[float]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the mean of each weight."""
-    policies = [CheckpointWeights(folder) for folder in folders]
-    for name in policies[0].shapes:
-        yield name, _mean(name, policies, shares)
 
 
 def _mean(name: str, policies: Sequence[CheckpointWeights], shares: Sequence[float]) -> Tensor:

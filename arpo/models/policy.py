@@ -1,12 +1,10 @@
 """The policy: a checkpoint that gives log-probabilities of the tokens it acted with."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +13,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
-from arpo.errors import ConfigError, check_at_least
+from arpo.bounds import AtLeastOne, Positive, checked
+from arpo.errors import ConfigError
 from arpo.host.trial import before_start
-from arpo.models.checkpointing import Checkpointing, check_checkpointing, checkpoint_blocks
+from arpo.models.checkpoint import CheckpointWeights, model_without_weights, write_checkpoint
 from arpo.models.collate import TokenBatch
 from arpo.models.family import checkpoint_directory
-from arpo.models.formats import complete_companions, write_config
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
 from arpo.models.lora import (
@@ -34,30 +33,36 @@ from arpo.models.lora import (
     update_error,
     without_adapters,
 )
-from arpo.models.saving import copy_companions, write_weights
-from arpo.models.sharding import CheckpointWeights, full, model_without_weights, shard
+from arpo.models.placement import full, shard, to_device
 from arpo.models.tokenization import ChatTokenizer
-from arpo.models.transfer import to_device
 from arpo.models.vision.patches import PackedPatches
 
 log = logging.getLogger(__name__)
 
+Checkpointing = bool | Literal["selective"]
+"""Whether a block keeps its input alone; `selective` keeps what its attention computed too."""
+
+ATTENTION_KERNELS = [
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+"""The kernels of `sdpa` on CUDA and on the CPU.
+
+Where none of them can, torch takes plain products and a softmax, which are computed again.
+"""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
     """Low-rank updates of the language model's blocks instead of its weights (arXiv 2106.09685)."""
 
-    rank: int = 32
-    alpha: float = 64.0
+    rank: AtLeastOne = 32
+    alpha: Positive = 64.0
     """The update is scaled by alpha / rank."""
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ConfigError(f"LoRA rank must be at least 1, got {self.rank}")
-        if not 0 < self.alpha < inf:
-            raise ConfigError(f"LoRA alpha must be positive and finite, got {self.alpha}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +79,7 @@ class ActionLogprobs:
     """What a critic says before each token, with its gradient; 0 on padding."""
 
 
+@checked
 class Policy(nn.Module):
     """A model of a known family from any directory that `from_pretrained` loads, tiny or real.
 
@@ -89,7 +95,7 @@ class Policy(nn.Module):
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
         logits_chunk: Tokens whose logits exist at the same time.
-        mesh: Ranks over which the weights are cut (`arpo.models.sharding`); None keeps them whole.
+        mesh: Ranks over which the weights are cut (`arpo.models.placement`); None keeps them whole.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of conf/model
@@ -102,15 +108,19 @@ class Policy(nn.Module):
         train_vision: bool = True,
         lora: LoraSettings | None = None,
         attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa",
-        logits_chunk: int = 1024,
+        logits_chunk: AtLeastOne = 1024,
         mesh: DeviceMesh | None = None,
     ) -> None:
         super().__init__()
         torch_dtype = dtype_of(dtype)
         if lora is not None and train_vision:
             raise ConfigError("lora trains the language model's blocks and nothing else: set train_vision=false")
-        check_at_least(1, logits_chunk=logits_chunk)
-        check_checkpointing(gradient_checkpointing, attention=attention, offload=offload_activations)
+        if gradient_checkpointing == "selective" and attention != "sdpa":
+            raise ConfigError(
+                f"gradient_checkpointing=selective needs attention=sdpa, got {attention}: set it to true"
+            )
+        if offload_activations and not gradient_checkpointing:
+            raise ConfigError("offload_activations=true needs gradient_checkpointing=true, or there are too many")
         before_start()
         self.path = path
         self.chat = ChatTokenizer(path)
@@ -125,7 +135,8 @@ class Policy(nn.Module):
         if lora is not None:
             add_lora(self.model, self.family.lora_targets, lora.rank, lora.alpha)
         self.vision.requires_grad_(train_vision)
-        self._dtype = torch_dtype
+        self.dtype = torch_dtype
+        """The format of the computation."""
         self._set_formats()
         self._sharded = mesh is not None
         self._train_vision = train_vision
@@ -159,11 +170,6 @@ class Policy(nn.Module):
     def device(self) -> torch.device:
         """The device of the weights."""
         return self._forbidden.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The format of the computation."""
-        return self._dtype
 
     def action_logprobs(
         self,
@@ -222,7 +228,7 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def visual_tokens(self, pictures: Sequence[PackedPatches]) -> list[Float[Tensor, "visual hidden"]]:
-        """Return what the vision tower makes of each picture, without gradient, on the host: [tokens, hidden]."""
+        """Return the vision tower's output for each picture, without gradient, on the host: [tokens, hidden]."""
         pixels = torch.cat([picture.pixels for picture in pictures])
         with self._format():
             tokens = self._vision(to_device(pixels, self.device), tuple(picture.grid for picture in pictures)).cpu()
@@ -242,8 +248,8 @@ class Policy(nn.Module):
         """Yield what an engine that loaded the same checkpoint needs: every weight, or with LoRA the adapter alone.
 
         Weights have the names that `save_pretrained` writes and that vLLM's `load_weights` takes, a tied output layer
-        left out; adapters those of `arpo.models.lora.adapter_tensors`. All are in the format of the computation: that
-        is what the forward pass rounds them to. One tensor exists at a time; where weights are sharded, each is
+        left out; adapters those of `arpo.models.lora.adapter_tensors`. All are in the format of the computation, to
+        which the forward pass rounds them. One tensor exists at a time; where weights are sharded, each is
         gathered, so every rank must go through all of them.
         """
         if self._lora is not None:
@@ -251,15 +257,15 @@ class Policy(nn.Module):
         else:
             tensors = ((name, weight.detach()) for name, weight in self.model.named_parameters())
         for name, tensor in tensors:  # rounded before it is gathered: half the bytes
-            yield self.family.checkpoint_name(name), full(tensor.to(self._dtype))
+            yield self.family.checkpoint_name(name), full(tensor.to(self.dtype))
 
     def update_error(self) -> float | None:
-        """Return how much of LoRA's update is lost on its way to the engine, as a share of it.
+        """Return the share of LoRA's update that is lost on its way to the engine.
 
         It is ‖ΔW that is sent - ΔW‖ / ‖ΔW‖ over a few layers (`arpo.models.lora.update_error`); None without LoRA, and
         before the first update.
         """
-        return None if self._lora is None else update_error(self.model, self._dtype)
+        return None if self._lora is None else update_error(self.model, self.dtype)
 
     def saved_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what `save` writes, one tensor at a time; on every rank where weights are sharded.
@@ -267,24 +273,19 @@ class Policy(nn.Module):
         Weights are in the format of the computation; those that LoRA is merged into are in float32.
         """
         for name, tensor in merged_weights(self.model):
-            yield self.family.checkpoint_name(name), full(tensor if self._lora is not None else tensor.to(self._dtype))
+            yield self.family.checkpoint_name(name), full(tensor if self._lora is not None else tensor.to(self.dtype))
 
     def save(self, directory: str | Path) -> None:
         """Write a checkpoint that vLLM and `from_pretrained` load, of transformers 4 as of 5.
 
         Where weights are sharded, the other ranks must go through `saved_tensors` meanwhile.
         """
-        directory, base = Path(directory), checkpoint_directory(self.path)
-        directory.mkdir(parents=True, exist_ok=True)
-        config = json.loads((base / "config.json").read_text(encoding="utf-8"))
-        write_config(config, str(self._dtype).removeprefix("torch."), directory)
-        write_weights(self.saved_tensors(), directory)
-        copy_companions(base, directory)
-        complete_companions(directory)
+        dtype = str(self.dtype).removeprefix("torch.")
+        write_checkpoint(self.saved_tensors(), dtype, checkpoint_directory(self.path), Path(directory))
 
     def _format(self) -> AbstractContextManager[object]:
         """Compute in the format of the computation, where weights are in float32, for a while."""
-        return nullcontext() if self._dtype == torch.float32 else torch.autocast(self.device.type, self._dtype)
+        return nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
 
     def _offload(self) -> AbstractContextManager[object]:
         """Keep what the backward pass needs in the host's memory, for a while."""
@@ -295,11 +296,11 @@ class Policy(nn.Module):
 
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
-            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self._dtype)
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self.dtype)
 
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         # From here on every block adds to it in this format, as in the engine.
-        embeddings = self.model.get_input_embeddings()(batch.input_ids).to(self._dtype)
+        embeddings = self.model.get_input_embeddings()(batch.input_ids).to(self.dtype)
         visual = batch.visual
         if visual is None:
             assert batch.pixels is not None  # collate makes one of them
@@ -322,8 +323,31 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def _initial(weights: CheckpointWeights, name: str, shape: torch.Size) -> Tensor:
-    """Return what a parameter of a policy starts with: of its checkpoint, or of an adapter."""
+    """Return the first value of a policy's parameter: that of its checkpoint, or of an adapter."""
     name = name.removeprefix("model.")  # the policy's name of transformers' model
     if ".lora_" in name:
         return initial_adapter(name, shape)
     return weights[name.replace(".base_layer.", ".")]
+
+
+def trained_names(module: nn.Module) -> frozenset[str]:
+    """Return the names of the weights that a training's checkpoint holds: all that an update changes.
+
+    A shared weight has each of its names. Frozen weights are where the policy was loaded from.
+    """
+    everything = module.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, parameter in everything if parameter.requires_grad)
+
+
+def checkpoint_blocks(model: Any, checkpointing: Checkpointing) -> None:
+    """Let the blocks of a model be checkpointed while it trains.
+
+    The backward pass then finds what attention computed in the place of computing it again, as with the selective
+    checkpointing of TorchTitan (arXiv 2410.06511), which keeps products too. The vision tower always keeps its inputs
+    alone: its attention ends with a picture, so there is little to save.
+    """
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if checkpointing == "selective":
+        kept = partial(create_selective_checkpoint_contexts, ATTENTION_KERNELS)
+        model.get_decoder().gradient_checkpointing_enable({"use_reentrant": False, "context_fn": kept})

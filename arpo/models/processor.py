@@ -41,19 +41,15 @@ class ImageNumbers:
     frames: int
     """How often a patch is repeated: its temporal size."""
     rescale_factor: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    """Of red, green and blue, like the deviation."""
+    std: tuple[float, ...]
     missing_limits: Mapping[str, int]
     """The limits of images, where a library that reads the checkpoint's file itself would not find them."""
 
 
 def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
-    """Return the processor of a checkpoint, as transformers loads it.
-
-    Args:
-        path: A directory or hub name.
-        kind: `AutoImageProcessor` for that part of it alone; `AutoConfig` for the configuration of the model.
-    """
+    """Return the processor of a checkpoint, as transformers loads it, or another `kind` of thing by its auto class."""
     processor = _loaded(kind, path, "config.json" if kind is AutoConfig else FILES[1])
     if kind is AutoProcessor and type(processor).__name__ != (wanted := family_of(path).processor_class):
         raise ConfigError(f"{_file(path)}: processor_class must be {wanted}, got {type(processor).__name__}")
@@ -83,12 +79,7 @@ def _loaded(kind: Any, path: str | Path, name: str) -> Any:
 
 
 def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
-    """Return the numbers of an image processor.
-
-    Args:
-        processor: The image processor of `load_processor`.
-        path: Where it came from.
-    """
+    """Return the numbers of an image processor that came from a checkpoint."""
     said, file = processor.to_dict(), _file(path)
     for step in STEPS:
         if said.get(step) is not True:
@@ -107,8 +98,8 @@ def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
         PatchSettings(patch, merge, least, most),
         frames,
         rescale_factor=_numbers(said, "rescale_factor", 1, file)[0],
-        mean=_three(said, "image_mean", file),
-        std=_three(said, "image_std", file),
+        mean=_numbers(said, "image_mean", 3, file),
+        std=_numbers(said, "image_std", 3, file),
         missing_limits={"min_pixels": least, "max_pixels": most} if None in (_of(size, e) for e in EDGES) else {},
     )
 
@@ -134,15 +125,13 @@ def _limit(size: object, edge: str, file: Path) -> int:
     found = {key: _of(size, key) for key in (edge, EDGES[edge])}
     value = next((value for value in found.values() if value is not None), None)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if isinstance(size, Mapping):
+            size = {key: number for key, number in size.items() if number is not None}
         raise ConfigError(
             f"{file}: size must hold {edge} or {EDGES[edge]} (or {EDGES[edge]} must stand beside it), a whole number "
-            f"of pixels above 0, got {value!r} in size={_short(size)}"
+            f"of pixels above 0, got {value!r} in size={size}"
         )
     return value
-
-
-def _short(size: object) -> object:
-    return {key: value for key, value in size.items() if value is not None} if isinstance(size, Mapping) else size
 
 
 def _whole(said: Mapping[str, object], key: str, file: Path) -> int:
@@ -152,15 +141,10 @@ def _whole(said: Mapping[str, object], key: str, file: Path) -> int:
     return value
 
 
-def _three(said: Mapping[str, object], key: str, file: Path) -> tuple[float, float, float]:
-    red, green, blue = _numbers(said, key, 3, file)
-    return red, green, blue
-
-
-def _numbers(said: Mapping[str, object], key: str, count: int, file: Path) -> list[float]:
+def _numbers(said: Mapping[str, object], key: str, count: int, file: Path) -> tuple[float, ...]:
     value, above = said.get(key), -1.0 if key == "image_mean" else 0.0  # pixels are divided by the others
     found = list(value) if isinstance(value, list | tuple) else [value]
     numbers = [each for each in found if isinstance(each, int | float) and not isinstance(each, bool)]
     if not len(numbers) == len(found) == count or not all(above < number <= float_info.max for number in numbers):
         raise ConfigError(f"{file}: {key} must be {count} numbers above {above:g}, got {value!r}")
-    return [float(number) for number in numbers]
+    return tuple(map(float, numbers))

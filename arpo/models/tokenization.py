@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoConfig
 
-from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.actions import CoordinateFrame
 from arpo.agent.prompt import PromptText
 from arpo.errors import ConfigError
 from arpo.models.family import checkpoint_directory, family_named, family_of
@@ -74,13 +74,7 @@ class ChatTokenizer:
         """The numbers by which a screenshot becomes what the model sees."""
 
     def check_pictures(self, family: str, min_pixels: int, max_pixels: int) -> None:
-        """Check that the checkpoint sees pictures, and names points of them, as demonstrations were made for.
-
-        Args:
-            family: Name of the family that they were made for.
-            min_pixels: Of a picture as its models see it.
-            max_pixels: Of the largest.
-        """
+        """Check that the checkpoint sees pictures as the demonstrations do, which were made for a family and sizes."""
         name, sizes, factor = self.family.model_type, self.pictures.sizes, family_named(family).resize_factor
         here = (name, sizes.factor, sizes.min_pixels, sizes.max_pixels)
         if here != (family, factor, min_pixels, max_pixels):
@@ -115,7 +109,8 @@ class ChatTokenizer:
                 `{"type": "image"}` parts. A text is encoded by its letters; in a `PromptText`, what is not foreign
                 may hold the tokens that responses may hold, too.
         """
-        mark = _unused(json.dumps(messages, ensure_ascii=False))
+        said = json.dumps(messages, ensure_ascii=False)
+        mark = next(character for character in map(chr, range(0xE000, 0x110000)) if character not in said)
         ids = self._encode(self._render(self._marked(messages, mark)), mark)
         images = sum(
             part["type"] == "image"
@@ -131,7 +126,7 @@ class ChatTokenizer:
         return ids
 
     def next_prompt(self, response_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return what follows a response: the end of its turn, a user turn with one image, the assistant header.
+        """Return the ids behind a response: the end of its turn, a user turn with one image, the assistant header.
 
         The end-of-turn id is left out where the response ends with it, so a sampled one is never doubled and a
         missing one is added as part of the prompt, outside the action mask.
@@ -142,12 +137,8 @@ class ChatTokenizer:
     def windowed(self, prompts: Sequence[tuple[int, ...]], window: int | None) -> list[tuple[int, ...]]:
         """Return the prompts of a conversation as the next response reads them: the last `window` with screenshots.
 
-        An earlier prompt loses its screenshot, and the turn of the user that held nothing else. What was sampled
-        between the prompts stays, whole and verbatim.
-
-        Args:
-            prompts: Of every step so far, as they were when their screenshots were the last; one screenshot each.
-            window: Screenshots to keep; None keeps all.
+        Each prompt has had one. An earlier one loses it, and the turn of the user that held nothing else. What was
+        sampled between the prompts stays, whole and verbatim.
         """
         if window is None:
             return list(prompts)
@@ -169,7 +160,7 @@ class ChatTokenizer:
         return f"\n</think>\n\n{text}" if opened and "</think>" not in text else text
 
     def encode_response(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a response somebody wrote, with the end-of-turn id that a model would sample.
+        """Return the ids of a written response, with the end-of-turn id that a model would sample.
 
         Special tokens are those around a call or the point of an action; elsewhere what looks like one is text.
         """
@@ -208,16 +199,11 @@ class ChatTokenizer:
         return self.family.frame((width, height), self.model_size(width, height))
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return how many tokens a screenshot of this size takes."""
+        """Return the number of tokens of a screenshot of this size."""
         return prod(self.pictures.sizes.grid(width, height)) // self.pictures.sizes.merge_size**2
 
     def context_length(self, ids: Sequence[int], sizes: Sequence[tuple[int, int]]) -> int:
-        """Return the number of tokens of a context once each image placeholder is as long as its screenshot.
-
-        Args:
-            ids: The context; one placeholder id stands for each image.
-            sizes: Width and height of each screenshot.
-        """
+        """Return the number of tokens of a context once each image placeholder is as long as its screenshot."""
         return len(ids) - len(sizes) + sum(self.image_tokens(width, height) for width, height in sizes)
 
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -229,13 +215,14 @@ class ChatTokenizer:
         def hide(text: str) -> str:
             return f"{mark}{mark.join(text)}{mark}" if text else ""
 
-        def hide_but_grammar(text: str) -> str:
-            return "".join(piece if piece in self._grammar else hide(piece) for piece in self._markup.split(text))
-
         def marked(text: str) -> str:
-            if isinstance(text, PromptText):
-                return hide_but_grammar(text.before) + hide(text.foreign) + hide_but_grammar(text.behind)
-            return hide(text)
+            if not isinstance(text, PromptText):
+                return hide(text)
+            before, behind = (
+                "".join(piece if piece in self._grammar else hide(piece) for piece in self._markup.split(part))
+                for part in (text.before, text.behind)
+            )
+            return before + hide(text.foreign) + behind
 
         return [
             {
@@ -257,8 +244,7 @@ class ChatTokenizer:
         return tuple(ids)
 
     def _spelled(self, text: str) -> list[int]:
-        """Return the ids of the letters of a text; half a surrogate pair, which is none, becomes a question mark."""
-        whole = text.encode(errors="replace").decode()
+        whole = text.encode(errors="replace").decode()  # half a surrogate pair becomes a question mark
         return list(self._letters.encode(whole, add_special_tokens=False).ids)
 
     def _derive_glue(self, path: str | Path) -> tuple[int, ...]:
@@ -288,8 +274,8 @@ class ChatTokenizer:
         return self._glue[1 : len(self._glue) - len(bare) + 1]
 
     def _never_sampled(self, vocabulary_size: int) -> tuple[int, ...]:
-        words = self._tokenizer.get_vocab()
-        special = {words[name] for name in (*self.family.never_sampled, self._tokenizer.pad_token) if name in words}
+        ids = self._tokenizer.get_vocab()
+        special = {ids[name] for name in (*self.family.never_sampled, self._tokenizer.pad_token) if name in ids}
         special.discard(self.end_of_turn_id)
         # The embedding has more rows than the tokenizer has words; the rest decodes to nothing.
         return tuple(sorted(special.union(range(len(self._tokenizer), vocabulary_size))))
@@ -303,11 +289,6 @@ def _without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
     if tokenizer.pre_tokenizer is not None:
         bare.pre_tokenizer = tokenizer.pre_tokenizer
     return bare
-
-
-def _unused(text: str) -> str:
-    """Return a character that a text does not hold: of private use, unless it holds all of these."""
-    return next(character for character in map(chr, range(0xE000, 0x110000)) if character not in text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -339,7 +320,13 @@ def tokenize(trajectory: Trajectory, chat: ChatTokenizer) -> list[TokenizedTraje
     screenshots, no two have the same context: one sequence a step, in which its response alone is trained (DART).
     """
     for number, step in enumerate(trajectory.steps):
-        _check(step, chat, f"trajectory {trajectory.id!r}, step {number}")
+        where = f"trajectory {trajectory.id!r}, step {number}"
+        ids, logprobs = len(step.response_ids), len(step.sampler_logprobs)
+        if (found := step.prompt_ids.count(chat.image_token_id)) != 1:
+            raise ValueError(f"{where}: 1 screenshot but {found} image placeholders in the prompt")
+        if ids != logprobs:
+            raise ValueError(f"{where}: {ids} response ids but {logprobs} log-probabilities")
+        chat.check_response(step.response_ids)
     return [
         _sequence(trajectory.steps[:end], chat, window=trajectory.image_window, first=first)
         for first, end in trained_spans(trajectory)
@@ -355,17 +342,6 @@ def trained_spans(trajectory: Trajectory) -> list[tuple[int, int]]:
         if trajectory.image_window is not None or step.patch_ids or number == len(steps)
     ]
     return list(pairwise([0, *ends]))
-
-
-def _check(step: Step, chat: ChatTokenizer, where: str) -> None:
-    found = step.prompt_ids.count(chat.image_token_id)
-    if found != 1:
-        raise ValueError(f"{where}: 1 screenshot but {found} image placeholders in the prompt")
-    if len(step.sampler_logprobs) != len(step.response_ids):
-        raise ValueError(
-            f"{where}: {len(step.response_ids)} response ids but {len(step.sampler_logprobs)} log-probabilities"
-        )
-    chat.check_response(step.response_ids)
 
 
 def _sequence(steps: Sequence[Step], chat: ChatTokenizer, *, window: int | None, first: int) -> TokenizedTrajectory:

@@ -1,28 +1,73 @@
-"""The base of every module: a policy, its optimizer step, and its face to callbacks."""
+"""The base of every module: a policy, its optimizer steps and their rate, and its face to callbacks."""
 
+import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import lightning as L
 import torch
 from jaxtyping import Float
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
 from arpo.algorithms.rewards import group_rewards
-from arpo.errors import ConfigError, check_at_least, check_positive
-from arpo.models.collate import collate, micro_batches
-from arpo.models.names import trained_names
-from arpo.models.policy import ActionLogprobs, Policy
-from arpo.models.sharding import full
-from arpo.models.tokenization import TokenizedTrajectory, tokenize
-from arpo.modules.optimizer import GradientGuard, MakeOptimizer, NamedParameter
-from arpo.rollout.updates import UpdateRecord
-from arpo.types import Group, Trajectory
+from arpo.bounds import AtLeastOne, Positive, checked
+from arpo.errors import ArpoError, ConfigError
+from arpo.models.collate import collate
+from arpo.models.placement import full
+from arpo.models.policy import ActionLogprobs, Policy, trained_names
+from arpo.models.tokenization import TokenizedTrajectory
+from arpo.rollout.storage import UpdateRecord
+from arpo.types import Group
+
+log = logging.getLogger(__name__)
+
+NamedParameter = tuple[str, torch.nn.Parameter]
+MakeOptimizer = Callable[[Iterator[NamedParameter]], torch.optim.Optimizer]
+"""Builds an optimizer from parameters and their names, by which it may treat embeddings apart."""
+
+MAX_BAD_GRADIENTS = 3
+"""Updates in a row whose gradient is not finite before the run stops."""
 
 
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """Return the loss that the closure of an optimizer's step computes, with gradients; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def rate_factor(step: int, *, warmup_steps: int, decay_steps: int | None = None) -> float:
+    """Return the learning-rate multiplier of optimizer step `step` (from 0): linear to 1, then linear towards 0.
+
+    With `warmup_steps` = 0 the very first step runs at the full rate. The last of `decay_steps` steps still has a
+    rate, those after it have none; None keeps the full rate.
+    """
+    risen = min(1.0, (step + 1) / (warmup_steps + 1))
+    return risen if decay_steps is None else risen * max(0.0, 1 - step / decay_steps)
+
+
+class PlannedRate(LambdaLR):
+    """The learning rate by the place of a step in the plan of the run, whether those before it were taken or not."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, warmup_steps: int, decay_steps: int | None) -> None:
+        """Start at the rate of the first step; see `rate_factor`."""
+        super().__init__(optimizer, partial(rate_factor, warmup_steps=warmup_steps, decay_steps=decay_steps))
+
+    def move_to(self, step: int) -> None:
+        """Set the rate to that of a step of the plan, from 0."""
+        self.last_epoch = step
+        self._last_lr = [base * factor(step) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            group["lr"] = rate
+
+
+@checked
 class PolicyModule(L.LightningModule):
     """A policy that is built once, forwarded in micro-batches, and counted by its updates.
 
@@ -31,47 +76,46 @@ class PolicyModule(L.LightningModule):
         optimizer: Builds the optimizer from the trainable parameters and their names.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
         max_grad_norm: Gradient norm above which the gradient is scaled down.
-        reference: Builds the frozen policy that this one is compared with, the one it started from. With LoRA nothing
-            is built: the reference is the policy without its adapters. None where nothing is compared.
+        reference: Builds the frozen policy that this one is compared with, the one it started from; None where nothing
+            is compared. With LoRA nothing is built: the reference is the policy without its adapters.
         teacher: Builds a frozen policy of the same family and vocabulary, which this one learns from, or None.
     """
 
     policy: Policy
     temperature: float = 1.0
     """The temperature at which the tokens were sampled: log-probabilities are of that distribution."""
+    learns_from: ClassVar[str | None] = None
+    """Rollouts, or the function of `arpo.datamodules.examples` that makes its examples; None where either may do."""
     least_examples: int = 1
-    """The fewest examples that it can learn from offline, counting once what says the same."""
+    """The fewest examples that it can learn from offline, equal ones counted once."""
     measures_after: bool = False
-    """Whether the next update ends with a forward over what it learned from, for its record and for nothing else."""
+    """Whether the next update ends with a forward over its samples, for its record alone."""
 
     def __init__(
         self,
         policy: Callable[..., Policy],
         optimizer: MakeOptimizer,
         *,
-        micro_batch_tokens: int,
-        max_grad_norm: float,
+        micro_batch_tokens: AtLeastOne,
+        max_grad_norm: Positive,
         reference: Callable[..., Policy] | None = None,
         teacher: Callable[..., Policy] | None = None,
     ) -> None:
         super().__init__()
-        check_at_least(1, micro_batch_tokens=micro_batch_tokens)
-        check_positive(max_grad_norm=max_grad_norm)
         self.automatic_optimization = False
         self.make_policy = policy
         self.make_optimizer = optimizer
         self.make_reference = reference
-        self.references: list[Policy] = []
-        """The reference policy, where there is one; in a list, because its weights belong in no checkpoint."""
         self.make_teacher = teacher
+        self.references: list[Policy] = []
         self.teachers: list[Policy] = []
-        """The teacher, likewise."""
+        """One of each, where there is one; in a list, because their weights belong in no checkpoint."""
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.policy_version = 0
         self.last_update: UpdateRecord | None = None
         """The record of the last update from rollouts, on rank 0."""
-        self._guard = GradientGuard()
+        self._bad_gradients = 0
 
     @classmethod
     def of(cls, module: L.LightningModule) -> "PolicyModule":
@@ -81,7 +125,7 @@ class PolicyModule(L.LightningModule):
         return module
 
     def rewards(self, group: Group) -> Float[Tensor, " group"]:
-        """Return what each trajectory of a group earns in the updates of the run, for metrics."""
+        """Return the reward of each trajectory of a group in the updates of the run, for metrics."""
         return group_rewards(group, format_weight=1.0)
 
     def trainable_parameters(self) -> list[torch.nn.Parameter]:
@@ -91,20 +135,6 @@ class PolicyModule(L.LightningModule):
     def named_trainable_parameters(self) -> Iterator[NamedParameter]:
         """Yield the names and parameters that an update changes."""
         return ((name, parameter) for name, parameter in self.policy.named_parameters() if parameter.requires_grad)
-
-    @torch.no_grad()
-    def sampled_logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
-        """Return the trainer's log-probabilities of each trajectory's sampled tokens, to compare with the engine's."""
-        sequences = [tokenize(trajectory, self.policy.chat) for trajectory in trajectories]
-        tokenized = list(chain.from_iterable(sequences))
-        screenshots = {key: png for trajectory in trajectories for key, png in trajectory.screenshots.items()}
-        found: list[list[float]] = [[]] * len(tokenized)
-        for chunk in micro_batches([len(tokens) for tokens in tokenized], self.micro_batch_tokens):
-            output = self.action_logprobs([tokenized[position] for position in chunk], screenshots)
-            for position, logprobs, mask in zip(chunk, output.logprobs, output.mask, strict=True):
-                found[position] = logprobs[mask].tolist()
-        rest = iter(found)
-        return [list(chain.from_iterable(islice(rest, len(parts)))) for parts in sequences]
 
     def action_logprobs(
         self,
@@ -122,7 +152,7 @@ class PolicyModule(L.LightningModule):
             screenshots: PNG bytes by SHA-256, at least those that the sequences show.
             policy: The policy to ask; the module's own by default.
             with_entropy: Whether to compute entropies too.
-            critic: What gives the tokens values; None gives none.
+            critic: Gives the tokens values.
         """
         policy = policy or self.policy
         # Of one image processor, so that a reference finds decoded what the policy has seen.
@@ -133,7 +163,7 @@ class PolicyModule(L.LightningModule):
     def reference_logprobs(
         self, tokenized: Sequence[TokenizedTrajectory], screenshots: Mapping[str, bytes]
     ) -> ActionLogprobs:
-        """Return what `action_logprobs` returns of the reference."""
+        """Return the log-probabilities under the reference, as `action_logprobs` does."""
         with self.policy.without_adapters():
             return self.action_logprobs(tokenized, screenshots, policy=self.references[0] if self.references else None)
 
@@ -143,7 +173,7 @@ class PolicyModule(L.LightningModule):
         return [*self.references, *self.teachers]
 
     def clipped_together(self) -> list[list[torch.nn.Parameter]]:
-        """Return what an optimizer step changes, in groups of parameters whose gradients have one norm."""
+        """Return the parameters that an optimizer step changes, in groups whose gradients have one norm."""
         return [self.trainable_parameters()]
 
     def take_step(self) -> float | None:
@@ -153,14 +183,32 @@ class PolicyModule(L.LightningModule):
             The norm of the policy's gradient before it was clipped, or None when a gradient was not finite and the
             step was left out.
         """
+        norms = [self._clip(parameters) for parameters in self.clipped_together()]
+        accepted = self._accepts(sum(norms))  # finite where all are
+        if accepted:
+            self._optimizer.step()
+        self._optimizer.zero_grad()
+        return norms[0] if accepted else None
+
+    @property
+    def _optimizer(self) -> LightningOptimizer:
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"
-        norms = [self._clip(parameters) for parameters in self.clipped_together()]
-        accepted = self._guard.accepts(sum(norms))  # finite where all are
-        if accepted:
-            optimizer.step()
-        optimizer.zero_grad()
-        return norms[0] if accepted else None
+        return optimizer
+
+    def _accepts(self, norm: float) -> bool:
+        """Return whether a gradient is finite; refuse several in a row that are not, of a run that diverged."""
+        if math.isfinite(norm):
+            self._bad_gradients = 0
+            return True
+        self._bad_gradients += 1
+        log.warning("gradient norm is %s: this update is left out", norm)
+        if self._bad_gradients >= MAX_BAD_GRADIENTS:
+            raise ArpoError(
+                f"the gradient was not finite {MAX_BAD_GRADIENTS} times in a row: training has diverged; "
+                "resume from an earlier checkpoint with a smaller learning rate"
+            )
+        return False
 
     def _clip(self, parameters: list[torch.nn.Parameter]) -> float:
         """Bound the gradient of some parameters, and return the norm that it had."""
@@ -172,9 +220,7 @@ class PolicyModule(L.LightningModule):
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next optimizer step."""
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"
-        return float(optimizer.param_groups[0]["lr"])
+        return float(self._optimizer.param_groups[0]["lr"])
 
     @override
     def configure_model(self) -> None:

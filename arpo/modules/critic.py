@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from arpo.errors import check_at_least
+from arpo.bounds import AtLeastOne, checked
 
 MakeCritic = Callable[[int], nn.Module]
 """Makes a critic of states with so many numbers: a module from [tokens, numbers] to [tokens, 1]."""
@@ -24,15 +24,13 @@ class Linear:
         return last
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class TwoLayer:
     """A critic with a layer of `hidden` GELUs between, whose weights at the start are uniform in ±1/√width."""
 
-    hidden: int = 256
+    hidden: AtLeastOne = 256
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
 
     def __call__(self, width: int) -> nn.Module:
         """Return a critic of states with so many numbers."""

@@ -1,9 +1,9 @@
-"""The measurements of an update on its way."""
+"""An update on its way: its minibatches, and the measurements of it."""
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from operator import itemgetter
 from typing import Self
@@ -13,21 +13,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
-from arpo.algorithms.losses import LossMetrics, TokenLoss
+from arpo.algorithms.losses import CorrectionWeights, LossMetrics, TokenLoss, importance_ratio
+from arpo.methods.method import Credit, Scores, TokenScores
 from arpo.models.policy import ActionLogprobs
 from arpo.models.tokenization import trained_spans
-from arpo.modules.minibatch import Key, Sample
+from arpo.modules.minibatch import Key, Minibatch, OldPolicyCache, Sample
 from arpo.rollout.hooks import is_single_process
-from arpo.rollout.updates import NUMBERS, UpdatedGroup, UpdateRecord
-from arpo.types import RolloutBatch, Trajectory
+from arpo.rollout.storage import NUMBERS, UpdatedGroup, UpdateRecord
+from arpo.types import Group, RolloutBatch, Trajectory
 
 Number = float | Tensor
-"""A number on the host, or one on a device that nobody has asked for yet."""
+"""A number on the host, or one still on a device."""
 
 
 class Averages:
-    """Numbers collected under metric names; `compute` makes one number a name of them.
+    """Numbers collected under metric names, from which `compute` makes one a name.
 
     Numbers of a device stay there until then: asking for each would make the host wait in every micro-batch.
     """
@@ -95,12 +95,10 @@ class Averages:
 
 
 class UpdateMeter:
-    """The record of one update on its way: averages over its micro-batches, and numbers of each of its tokens."""
+    """The measurements of one update: averages over its micro-batches, and numbers of each of its tokens."""
 
     def __init__(self) -> None:
         self.averages = Averages()
-        self.minibatches = 0
-        """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
         self._loss_metrics: LossMetrics | None = None
         self._rows: dict[str, dict[Key, Tensor]] = {}
         self._whole = True
@@ -118,8 +116,8 @@ class UpdateMeter:
         """Record numbers of the sampled tokens of some sequences, a row each; later ones replace earlier ones.
 
         They stay on their device until `read`, because a copy of each would make the host wait. The names are those of
-        `arpo.rollout.updates.NUMBERS`; `advantages`; `trainer` and `sampler`, the log-probabilities before the update
-        and at generation; `values`. What several epochs and ranks compute alike is kept once.
+        `arpo.rollout.storage.NUMBERS`; `trainer` and `sampler`, the log-probabilities before the update and at
+        generation; those of `TokenScores`. A number that several epochs and ranks compute alike is kept once.
         """
         self._whole = False
         for name, values in numbers.items():
@@ -147,24 +145,13 @@ class UpdateMeter:
             found[group, member].append(row)
         return {place: torch.cat(rows) for place, rows in found.items()}
 
-    def _gaps(self) -> Averages:
-        """Return how far the engine's log-probabilities are from the trainer's, over every token once."""
-        gaps = Averages()
-        sampled = self.rows("sampler")
-        for key, trainer in self.rows("trainer").items():
-            difference = trainer - sampled[key]
-            gaps.part("engine/logprob_gap_mean", difference.abs().sum(), len(difference))
-            gaps.maximum("engine/logprob_gap_max", difference.abs().max())
-            _weigh(gaps, "policy/importance", importance_ratio(difference), torch.ones_like(difference))
-        return gaps
-
     def read(self) -> None:
         """Bring what is on a device to the host, in one copy for each kind of number."""
         self.averages.read()
         if self._loss_metrics is not None:
             metrics = self._loss_metrics
             self._loss_metrics = LossMetrics(
-                **{field.name: getattr(metrics, field.name).cpu() for field in fields(metrics)}
+                **{each.name: getattr(metrics, each.name).cpu() for each in fields(metrics)}
             )
         for name, rows in self._rows.items() if not self._whole else ():
             if rows:
@@ -193,8 +180,14 @@ class UpdateMeter:
             self._loss_metrics = metrics if self._loss_metrics is None else self._loss_metrics + metrics
 
     def compute(self) -> dict[str, float]:
-        """Return everything by its metric name."""
-        metrics = self.averages.compute() | self._gaps().compute()
+        """Return everything by its metric name, the engine's distance from the trainer over every token once."""
+        gaps, sampled = Averages(), self.rows("sampler")
+        for key, trainer in self.rows("trainer").items():
+            difference = trainer - sampled[key]
+            gaps.part("engine/logprob_gap_mean", difference.abs().sum(), len(difference))
+            gaps.maximum("engine/logprob_gap_max", difference.abs().max())
+            _weigh(gaps, "policy/importance", importance_ratio(difference), torch.ones_like(difference))
+        metrics = self.averages.compute() | gaps.compute()
         for name in ("policy/importance", "policy/weight"):
             square = metrics.pop(f"{name}_square", None)
             if square is not None:  # the effective sample size (Σw)² / Σw², as a share of the tokens
@@ -203,15 +196,15 @@ class UpdateMeter:
             metrics |= {f"train/{name}": value for name, value in self._loss_metrics.averages().items()}
         return metrics
 
-    def record(self, batch: RolloutBatch) -> UpdateRecord:
-        """Return the record of the update, from the batch as it was learned from."""
+    def record(self, batch: RolloutBatch, credits: Sequence[Sequence[Credit]]) -> UpdateRecord:
+        """Return the record of the update, from the batch as it was learned from and its credits."""
         members = [
             ((number, position), trajectory)
             for number, group in enumerate(batch.groups)
             for position, trajectory in enumerate(group.trajectories)
         ]
         # In double precision, in which the mean of equal numbers is that number.
-        means = {place: row.double().mean().item() for place, row in self.by_trajectory("advantages").items()}
+        means = [credit.advantages.double().mean().item() for row in credits for credit in row]
         return UpdateRecord(
             iteration=batch.iteration,
             policy_version=batch.policy_version,
@@ -220,26 +213,49 @@ class UpdateMeter:
                 for group in batch.groups
             ),
             left_out=tuple(trajectory.id for group in batch.leftovers for trajectory in group.trajectories),
-            advantages=np.array([means.get(place, np.nan) for place, _ in members], dtype=np.float32),
+            advantages=np.array(means, dtype=np.float32),
             offsets=np.cumsum([0, *(trajectory.action_tokens for _, trajectory in members)], dtype=np.int64),
             numbers={name: self._concatenated(members, name) for name in NUMBERS if self.rows(name)},
         )
 
     def _concatenated(self, members: Sequence[tuple[tuple[int, int], Trajectory]], name: str) -> np.ndarray:
         """Return one kind of number of all tokens, NaN where there is none."""
-        rows = self.rows(name)
-        found: list[Tensor] = []
+        rows, found = self.rows(name), []
         for place, trajectory in members:
-            lengths = _parts(trajectory)
+            steps = [len(step.response_ids) for step in trajectory.steps]
+            lengths = [sum(steps[first:end]) for first, end in trained_spans(trajectory)]  # of each sequence
             for start, length in zip(accumulate(lengths[:-1], initial=0), lengths, strict=True):
                 found.append(rows.get((*place, start), torch.full((length,), torch.nan)))
         return torch.cat(found).numpy()
 
 
-def _parts(trajectory: Trajectory) -> list[int]:
-    """Return the sampled tokens of each of a trajectory's sequences."""
-    lengths = [len(step.response_ids) for step in trajectory.steps]
-    return [sum(lengths[first:end]) for first, end in trained_spans(trajectory)]
+@dataclass(frozen=True, slots=True)
+class UpdateWork:
+    """One update on its way; meter and cache fill while it runs."""
+
+    minibatches: Sequence[Minibatch]
+    """This rank's share of those of all epochs: fewer than configured where there are fewer groups."""
+    meter: UpdateMeter = field(default_factory=UpdateMeter)
+    cache: OldPolicyCache = field(default_factory=OldPolicyCache)
+    credits: Sequence[Sequence[Credit]] = ()
+    """Of each trajectory of each group, on rank 0; none yet while scores are asked for."""
+
+    def scores(self, groups: Sequence[Group]) -> Scores:
+        """Return the cached scores of the trajectories of some groups, from all ranks; all of them must call this."""
+        meter = UpdateMeter()
+        names = [each.name for each in fields(TokenScores) if getattr(self.cache, each.name)]
+        for minibatch in self.minibatches:
+            samples = minibatch.samples
+            meter.note(samples, **{name: [getattr(self.cache, name)[each.key] for each in samples] for name in names})
+        meter = meter.over_ranks()
+        found = {name: meter.by_trajectory(name) for name in names}
+        return [
+            [
+                TokenScores(**{name: rows[number, member] for name, rows in found.items()})
+                for member in range(len(group.trajectories))
+            ]
+            for number, group in enumerate(groups)
+        ]
 
 
 def _weigh(averages: Averages, name: str, weights: Tensor, mask: Tensor) -> None:

@@ -1,16 +1,20 @@
-"""The samples of an optimizer step, cut from a rollout batch, on one rank or on many."""
+"""The samples of an optimizer step and their screenshots, cut from a rollout batch, on one rank or on many."""
 
 import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
+from math import prod
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from arpo.algorithms.losses import entropy_threshold
 from arpo.methods.method import Credit
+from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
 from arpo.rollout.hooks import is_single_process, scatter_object
 from arpo.types import Group
@@ -18,7 +22,6 @@ from arpo.types import Group
 EVEN_TOKENS = 65_000
 """Length at which attention costs a 7B as much as its weights do, forward: a token needs 2 x 6.5e9 operations for the
 weights of the blocks, and 2 x 28 layers x 3,584 for each token before it, which is half the length in the mean."""
-
 
 Key = tuple[int, int, int]
 """The place of a sequence in the batch: its group, the member of the group, and the sampled tokens of that trajectory
@@ -33,9 +36,9 @@ class Sample:
     screenshots: Mapping[str, bytes]
     """PNG bytes by SHA-256, at least those of `tokens`."""
     advantages: Float[Tensor, " actions"]
-    """What each of its sampled tokens is to learn: how much better it was than what could be expected."""
+    """How much better each of its sampled tokens was than could be expected."""
     returns: Float[Tensor, " actions"] | None = None
-    """What a critic should have said before each of them; None without a critic."""
+    """The target of a critic before each of them; None without a critic."""
     teacher: Float[Tensor, " actions"] | None = None
     """Their log-probabilities under the teacher; None without one."""
     replayed: bool = False
@@ -100,43 +103,46 @@ class Minibatch:
     """Sampled tokens of the whole minibatch, likewise."""
 
 
-def check_credits(groups: Sequence[Group], credits: Sequence[Sequence[Credit]]) -> None:
-    """Check that a method gave each sampled token of each trajectory one number of each kind."""
-    for group, row in zip(groups, credits, strict=True):
-        for trajectory, credit in zip(group.trajectories, row, strict=True):
-            for name, numbers in (("advantages", credit.advantages), ("returns", credit.returns)):
-                if numbers is not None and len(numbers) != trajectory.action_tokens:
-                    raise ValueError(
-                        f"credits gave {len(numbers)} {name} to a trajectory of {trajectory.action_tokens} sampled "
-                        "tokens; each needs one, in their order (Credit.of_steps, Credit.of_trajectory)"
-                    )
+@dataclass(frozen=True, slots=True)
+class OldPolicyCache:
+    """The scores of the policies before the first step of an update, [actions] for each sequence."""
+
+    logprobs: dict[Key, Tensor] = field(default_factory=dict)
+    """Old log-probabilities of the sampled tokens."""
+    values: dict[Key, Tensor] = field(default_factory=dict)
+    """The critic's values before each of them; empty without one."""
+    reference: dict[Key, Tensor] = field(default_factory=dict)
+    """Log-probabilities under the reference; empty unless it was asked before the update."""
+    teacher: dict[Key, Tensor] = field(default_factory=dict)
+    """Log-probabilities under the teacher; empty without one."""
+    entropies: dict[Key, Tensor] = field(default_factory=dict)
+    """Mean entropy of each step, [steps]; empty where nothing selects by it."""
 
 
-def samples_of(groups: Sequence[Group], chat: ChatTokenizer) -> list[list[Sample]]:
-    """Return every sequence of each group of a batch; none of their tokens has anything to learn yet."""
-    return [
-        [sample for member in range(len(group.trajectories)) for sample in _sequences(group, number, member, chat)]
-        for number, group in enumerate(groups)
-    ]
-
-
-def _sequences(group: Group, number: int, member: int, chat: ChatTokenizer) -> list[Sample]:
-    """Return the sequences of one trajectory, the `member`th of the `number`th group."""
-    trajectory = group.trajectories[member]
-    parts = tokenize(trajectory, chat)
-    lengths = [sum(tokens.step_lengths) for tokens in parts]
-    return [
-        Sample(
-            tokens,
-            trajectory.screenshots,
-            torch.zeros(length),
-            replayed=member in group.injected,
-            group=number,
-            member=member,
-            start=start,
-        )
-        for tokens, length, start in zip(parts, lengths, accumulate(lengths[:-1], initial=0), strict=True)
-    ]
+def samples_of(
+    groups: Sequence[Group], chat: ChatTokenizer, credits: Sequence[Sequence[Credit]] | None = None
+) -> list[list[Sample]]:
+    """Return every sequence of each group of a batch, with its advantages: 0 where there are no credits yet."""
+    found: list[list[Sample]] = []
+    for number, group in enumerate(groups):
+        samples: list[Sample] = []
+        for member, trajectory in enumerate(group.trajectories):
+            parts = tokenize(trajectory, chat)
+            lengths = [sum(tokens.step_lengths) for tokens in parts]
+            for tokens, length, start in zip(parts, lengths, accumulate(lengths[:-1], initial=0), strict=True):
+                replayed, nothing = member in group.injected, torch.zeros(length)
+                sample = Sample(
+                    tokens,
+                    trajectory.screenshots,
+                    nothing,
+                    replayed=replayed,
+                    group=number,
+                    member=member,
+                    start=start,
+                )
+                samples.append(sample if credits is None else sample.credited(credits[number][member]))
+        found.append(samples)
+    return found
 
 
 def split(groups: Sequence[Sequence[Sample]], count: int, seed: int) -> list[Minibatch]:
@@ -171,6 +177,37 @@ def without_untrained(minibatch: Minibatch) -> Minibatch:
     """
     kept = tuple(sample for sample in minibatch.samples if sample.trained is None or any(sample.trained))
     return replace(minibatch, samples=kept or _filler(minibatch))
+
+
+def select_steps(minibatch: Minibatch, entropies: Mapping[Key, Tensor], *, keep_fraction: float) -> Minibatch:
+    """Return a minibatch in which each group trains its steps of highest entropy (DART, arXiv 2509.23866).
+
+    The threshold is of all steps of a group, on whatever ranks its members are: a collective call where there are
+    several. The denominators of the loss keep counting the steps that are left out.
+
+    Args:
+        minibatch: Whole groups, or a rank's share of them.
+        entropies: Of each step of each sequence, under the policy before the update.
+        keep_fraction: Share of a group's steps to keep.
+    """
+    known = {sample.key: entropies[sample.key].tolist() for sample in minibatch.samples}
+    own = [(sample.group, known[sample.key]) for sample in minibatch.samples if not sample.filler]
+    parts = [own]
+    if not is_single_process():
+        parts = [own] * dist.get_world_size()
+        dist.all_gather_object(parts, own)
+    groups: defaultdict[int, list[float]] = defaultdict(list)
+    for group, steps in chain.from_iterable(parts):
+        groups[group] += steps
+    thresholds = {
+        group: entropy_threshold(torch.tensor(steps), keep_fraction=keep_fraction).item()
+        for group, steps in groups.items()
+    }
+    samples = (
+        replace(sample, trained=tuple(entropy >= thresholds[sample.group] for entropy in known[sample.key]))
+        for sample in minibatch.samples
+    )
+    return replace(minibatch, samples=tuple(samples))
 
 
 def shares(minibatch: Minibatch, ranks: int) -> list[Minibatch]:
@@ -221,3 +258,60 @@ def inputs(samples: Sequence[Sample]) -> tuple[list[TokenizedTrajectory], dict[s
     """Return the sequences of some samples, and all screenshots that they show."""
     screenshots = {key: png for sample in samples for key, png in sample.screenshots.items()}
     return [sample.tokens for sample in samples], screenshots
+
+
+# --- screenshots -----------------------------------------------------------------------------------------------------
+
+
+def wanted_screenshots(minibatches: Sequence[Minibatch]) -> dict[str, bytes]:
+    """Return the PNGs by their keys in the order in which an update wants them.
+
+    Old log-probabilities of later minibatches come first; in a minibatch, longer sequences do.
+    """
+    wanted: dict[str, bytes] = {}
+    for minibatch in (*minibatches[1:], *minibatches[:1]):
+        for sample in sorted(minibatch.samples, key=lambda sample: -sample.length):
+            wanted |= {key: sample.screenshots[key] for key in sample.tokens.screenshots if key not in wanted}
+    return wanted
+
+
+def visual_sizes(screenshots: Mapping[str, bytes], policy: Policy) -> tuple[list[int], int]:
+    """Return the visual tokens that a policy's vision tower makes of each screenshot, and the bytes of all."""
+    merged = policy.images.merge_size**2
+    tokens = [prod(policy.images.grid(key, png)) // merged for key, png in screenshots.items()]
+    width = policy.family.visual_width(policy.model.config)
+    return tokens, sum(tokens) * width * next(policy.vision.parameters()).element_size()
+
+
+def chunk_by_tokens(tokens: Sequence[int], most: int) -> list[list[int]]:
+    """Return positions in `tokens`, in order, in runs of `most` tokens together at most; a larger one stands alone.
+
+    Pictures of unequal size need no padding in the vision tower.
+    """
+    runs: list[list[int]] = []
+    room = 0
+    for position, count in enumerate(tokens):
+        if count > room or not runs:
+            runs.append([])
+            room = most
+        runs[-1].append(position)
+        room -= count
+    return runs
+
+
+def by_tower(policies: Sequence[Policy]) -> list[list[Policy]]:
+    """Return the policies whose vision tower nothing trains, those with the same tower together."""
+    groups: list[list[Policy]] = []
+    for policy in policies:
+        if policy.frozen_vision:
+            same = next((group for group in groups if _same_tower(group[0], policy)), None)
+            if same is None:
+                groups.append(same := [])
+            same.append(policy)
+    return groups
+
+
+def _same_tower(one: Policy, other: Policy) -> bool:
+    first, second = list(one.vision.parameters()), list(other.vision.parameters())
+    alike = (a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(first, second, strict=False))
+    return len(first) == len(second) and all(alike)

@@ -9,18 +9,18 @@ from torch.optim import AdamW, Muon, Optimizer
 from typing_extensions import override
 
 from arpo.errors import ConfigError
-from arpo.modules.optimizer import NamedParameter, loss_of
+from arpo.modules.base import NamedParameter, loss_of
 
 NO_SHARDS = "needs whole matrices, and trainer=fsdp has a part of each on a rank: take trainer=ddp, or AdamW"
 EMBEDDINGS = ("embed_tokens", "lm_head")
-"""In the names of matrices whose rows belong to words: a step touches few rows, and Muon would stretch those."""
+"""In the names of matrices with a row a token: a step touches few rows, and Muon would stretch those."""
 
 
 class MuonWithAdamW(Optimizer):
     """Muon (arXiv 2502.16982, section 2) for matrices inside the network, AdamW (arXiv 1711.05101) for the rest.
 
-    With AdamW, a tiny policy that is to find things on a screenshot stays on a plateau for thousands of steps: what
-    tells places apart is a small part of the gradient. Muon makes all directions of an update equally long, and
+    With AdamW, a tiny policy that is to find things on a screenshot stays on a plateau for thousands of steps: the
+    difference of places is a small part of the gradient. Muon makes all directions of an update equally long, and
     the plateau goes (experiments/LOG.md).
 
     Embeddings, convolutions, norms and biases are the rest, and so is a group that is added later. Shards are refused:

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 from typing_extensions import override
 
-from arpo.modules.optimizer import loss_of
+from arpo.modules.base import loss_of
 
 LARGE = 2**20
 """Bytes from which on a tensor gets pages of its own."""
@@ -41,7 +41,7 @@ class OffloadedAdamW(AdamW):
         finally:
             self.param_groups = groups
         if torch.accelerator.is_available():
-            torch.accelerator.synchronize()  # who reads a moment on the host next knows nothing of copies under way
+            torch.accelerator.synchronize()  # a moment may be read on the host next, and its copy be under way
         return loss
 
     @override

@@ -14,6 +14,8 @@ class SFTModule(OfflineModule):
     Its arguments are those of `OfflineModule`.
     """
 
+    learns_from = "successes"
+
     @override
     def training_step(self, batch: Sequence[Trajectory], batch_idx: int) -> None:
         data = Sequences.of(batch, self.policy.chat)

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from arpo.errors import CheckpointError
 from arpo.host.files import PARTIAL, atomically
-from arpo.models.names import trained_names
+from arpo.models.policy import trained_names
 
 REST = "rest.pt"
 """The file with all that is not cut into shards: loops, callbacks, schedules, the optimizer's settings."""

@@ -1,30 +1,30 @@
-"""One episode: a task, a desktop and a policy make a trajectory."""
+"""One episode: a task, a desktop and a policy make a trajectory; meters count what it costs."""
 
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
-from typing import Literal
+from operator import attrgetter
+from typing import Literal, TypeVar
 
-from arpo.agent.actions import Action, Fail, Finished, Terminal, begun_at, pointer_after
-from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.actions import Action, CoordinateFrame, Fail, Finished, Terminal
 from arpo.agent.grammar import GRAMMARS, ActionGrammar
 from arpo.agent.prompt import Prompt
-from arpo.agent.render import render
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.protocol import Patch, StepResult
 from arpo.errors import ActionParseError, BlamedError, ConfigError, DesktopDestroyedError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.meter import Meter
-from arpo.rollout.seeds import derive_seed
-from arpo.rollout.settings import MAX_ACTIONS, RolloutSettings
+from arpo.rollout.sampler import derive_seed
+from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 EpisodeProtocol = Literal["hard", "standard"]
 """The rule at the step limit. `hard`: the desktop is judged as it is. `standard`, OSWorld's own: a last response
@@ -39,36 +39,24 @@ class EpisodeSpec:
     task: Task
     seed: int
     """The seed of every response is derived from it."""
-    max_steps: int
-    """Responses, not actions: one response may hold several actions."""
-    max_context: int
-    """Tokens of the whole conversation, images expanded. Each prompt leaves room for a whole response, so that no
-    response is cut, and then counted as a format error, for want of context."""
-    max_tokens: int
-    """Tokens of one response."""
-    temperature: float
+    settings: RolloutSettings
+    """Of the run: the numbers that are not below."""
+    step_limit: int | None = None
+    """Responses of this episode; None: the limit of the task, or of the settings."""
+    temperature: float | None = None
+    """That of an evaluation; None: that of the settings."""
     protocol: EpisodeProtocol = "hard"
-    image_window: int | None = None
-    """Screenshots that a response sees, its own among them; None: all."""
-    max_actions: int = MAX_ACTIONS
-    """Actions of one response."""
 
-    @classmethod
-    def of(
-        cls, task: Task, settings: RolloutSettings, *, id: str, seed: int, max_steps: int | None = None
-    ) -> "EpisodeSpec":
-        """Return the spec of an episode with a run's numbers; `max_steps` goes before the task's own limit."""
-        return cls(
-            id=id,
-            task=task,
-            seed=seed,
-            max_steps=max_steps or task.max_steps or settings.max_steps,
-            max_context=settings.max_context,
-            max_tokens=settings.max_tokens,
-            temperature=settings.temperature,
-            image_window=settings.image_window,
-            max_actions=settings.max_actions,
-        )
+    @property
+    def max_steps(self) -> int:
+        """Responses, not actions: one response may hold several actions."""
+        return self.step_limit or self.task.max_steps or self.settings.max_steps
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling of responses, but for their seeds."""
+        temperature = self.settings.temperature if self.temperature is None else self.temperature
+        return Sampling(temperature, self.settings.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,7 @@ class Responder:
         """Return the engine's response.
 
         Raises:
-            EngineError: If the engine failed, or stamps a version on it that there is not: nobody knows whose it is.
+            EngineError: If the engine failed, or stamps a version on it that was never sent.
         """
         response = await self.engine.generate(request)
         newest = self.newest_version()
@@ -97,8 +85,114 @@ class Responder:
         return response
 
 
+@dataclass(slots=True)
+class Activity:
+    """The doings of all episodes together. Only the event loop's thread writes; any thread may read a number."""
+
+    env_calls: int = 0
+    """Calls to environments that have not returned."""
+    requests: int = 0
+    """Requests to the engine that are not answered."""
+    held: int = 0
+    """Episodes that wait, in a desktop that is ready, for the engine's next policy version."""
+    updates: int = 0
+    """Updates of the engine's weights that have not ended."""
+    last: float = field(default_factory=time.monotonic)
+    """The moment at which something happened last: a call returned, an episode ended, weights were served."""
+
+    def beat(self) -> None:
+        """Note that something has happened."""
+        self.last = time.monotonic()
+
+
+@dataclass(slots=True)
+class Meter:
+    """Running counts of one job. Only the event loop's thread writes; any thread may read a number."""
+
+    name: str = ""
+    """`train` or the name of the evaluation; empty when nothing ran yet."""
+    total: int = 0
+    """Episodes asked for."""
+    done: int = 0
+    """Episodes that gave a trajectory, resumed ones among them."""
+    resumed: int = 0
+    """Episodes taken from the store instead of being run."""
+    retried: int = 0
+    """Attempts that the infrastructure lost and that were made again."""
+    dropped: int = 0
+    """Episodes given up after the last attempt."""
+    successes: int = 0
+    steps: int = 0
+    tokens: int = 0
+    """Sampled tokens, those of lost attempts among them."""
+    generate_s: float = 0.0
+    """Seconds of requests, summed over episodes that wait at the same time."""
+    env_s: float = 0.0
+    """Seconds of environment calls, summed over environments."""
+    causes: deque[str] = field(default_factory=lambda: deque(maxlen=5))
+    """The last infrastructure failures."""
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    """The end of the last episode; None while one runs."""
+    activity: Activity = field(default_factory=Activity)
+    """What goes on in all episodes together, those of other meters among them."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the beginning to the end of the last episode, or to now."""
+        return (self.ended if self.ended is not None else time.monotonic()) - self.started
+
+    @property
+    def episodes_ended(self) -> int:
+        """Episodes that ended either way: with a trajectory or dropped."""
+        return self.done + self.dropped
+
+    @property
+    def last_causes(self) -> str:
+        """The last infrastructure failures, for a message."""
+        return "; ".join(self.causes) or "none"
+
+    async def of_env(self, call: Awaitable[_T]) -> _T:
+        """Return the result of an environment call, and count its time."""
+        started = time.perf_counter()
+        self.activity.env_calls += 1
+        try:
+            return await call
+        finally:
+            self.activity.env_calls -= 1
+            self.activity.beat()
+            self.env_s += time.perf_counter() - started
+
+    async def of_engine(self, call: Awaitable[Response]) -> Response:
+        """Return the response that an engine call gives, and count its time, and it as a step."""
+        started = time.perf_counter()
+        self.activity.requests += 1
+        try:
+            response = await call
+        finally:
+            self.activity.requests -= 1
+            self.activity.beat()
+            self.generate_s += time.perf_counter() - started
+        self.steps += 1
+        self.tokens += len(response.token_ids)
+        return response
+
+
+def sum_meters(meters: Sequence[Meter]) -> Meter:
+    """Return the sum of some meters, from the first begin to the last end; None has ended where one runs."""
+    ends = [meter.ended for meter in meters]
+    summed = ("total", "done", "resumed", "retried", "dropped", "successes", "steps", "tokens", "generate_s", "env_s")
+    return Meter(
+        meters[0].name if meters else "",
+        **{name: sum(attrgetter(name)(meter) for meter in meters) for name in summed},
+        causes=deque((cause for meter in meters for cause in meter.causes), maxlen=5),
+        started=min((meter.started for meter in meters), default=time.monotonic()),
+        ended=None if None in ends else max((end for end in ends if end is not None), default=None),
+    )
+
+
 NOT_SEEN = (Outcome.PARSE_ERROR, Outcome.DESTROYED)
-"""Endings after which nobody looks at the screen."""
+"""Endings after which the screen is not looked at."""
 
 MayAsk = Callable[[], Awaitable[int]]
 """Returns when an episode whose desktop is ready may ask the engine for its first response, with the oldest policy
@@ -158,13 +252,13 @@ async def run_episode(
         format_reward=0.0 if parsed else -1.0,
         screenshots=conversation.screenshots,
         last_screenshot="" if outcome in NOT_SEEN else conversation.screen,
-        image_window=spec.image_window,
+        image_window=spec.settings.image_window,
         duration_s=time.perf_counter() - started,
     )
 
 
 async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Meter) -> tuple[Outcome, float]:
-    """Return how the episode ended, and its task reward: 0 where the policy can have kept it from being judged."""
+    """Return the outcome of the episode and its task reward: 0 where the policy can have kept it from being judged."""
     if outcome is not Outcome.DESTROYED:
         try:
             return outcome, await meter.of_env(env.evaluate())
@@ -178,10 +272,10 @@ async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Met
 async def _follow(
     response: Response, prompt: Prompt, conversation: "_Conversation", env: LeasedEnv, meter: Meter
 ) -> Outcome | None:
-    """Do what a response says and close its step; return how that ended the episode, None when it goes on."""
+    """Do what a response says and close its step; return the outcome if that ended the episode."""
     text, grammar = conversation.chat.decode(response.token_ids), GRAMMARS[prompt.grammar]
     try:
-        actions = grammar.read(text, prompt.functions, max_actions=conversation.max_actions)
+        actions = grammar.read(text, prompt.functions, max_actions=conversation.settings.max_actions)
     except ActionParseError as error:
         conversation.answer(response, text, parse_error=error.kind)
         return Outcome.PARSE_ERROR
@@ -211,7 +305,7 @@ async def _follow(
 
 
 def _text(actions: Sequence[Action]) -> str:
-    return "\n".join(render(action) for action in actions)
+    return "\n".join(action.describe() for action in actions)
 
 
 def _as_response(before: Sequence[Action], patch: Patch, frame: CoordinateFrame, grammar: ActionGrammar) -> str:
@@ -221,7 +315,7 @@ def _as_response(before: Sequence[Action], patch: Patch, frame: CoordinateFrame,
 
 
 def outcome_of(action: Action, result: StepResult) -> Outcome | None:
-    """Return how an episode ended by an action and what came of it; None where it goes on."""
+    """Return the outcome of an episode by an action and its result; None where it goes on."""
     if isinstance(action, Terminal) and result.patch is None:
         return Outcome.FINISHED if isinstance(action, Finished) else Outcome.GAVE_UP
     if result.terminated:
@@ -238,7 +332,7 @@ class _Conversation:
         self.screenshots: dict[str, bytes] = {}
         self.screen = ""
         """Key of what is on the screen now."""
-        self.max_actions = spec.max_actions
+        self.settings = spec.settings
         self._pointer: tuple[float, float] | None = None
         self._spec = spec
         self._observation: Observation
@@ -260,16 +354,13 @@ class _Conversation:
         self._turns.append(prompt_ids)
         self._images.append(self._observation.screenshot)
         self._length += self.chat.context_length(prompt_ids, [(self._observation.width, self._observation.height)])
-        if self._spec.image_window is not None and len(self._images) > self._spec.image_window:
-            self._leave_out(len(self.steps) - self._spec.image_window)
+        window = self.settings.image_window
+        if window is not None and len(self._images) > window:
+            self._leave_out(len(self.steps) - window)
 
     def request(self, least_version: int) -> GenerateRequest:
         """Return the request for the next response, to a policy of this version or a later one."""
-        sampling = Sampling(
-            temperature=self._spec.temperature,
-            max_tokens=self._spec.max_tokens,
-            seed=derive_seed(self._spec.seed, len(self.steps)),
-        )
+        sampling = replace(self._spec.sampling, seed=derive_seed(self._spec.seed, len(self.steps)))
         context = tuple(chain.from_iterable(self._turns))
         return GenerateRequest(context, tuple(self._images), sampling, self._spec.id, least_version)
 
@@ -318,8 +409,8 @@ class _Conversation:
 
     def placed(self, action: Action) -> Action:
         """Return an action with a place: where the one before has left the pointer, if it names none itself."""
-        action = begun_at(action, self._pointer)
-        self._pointer = pointer_after(action, self._pointer)
+        action = action.begun_at(self._pointer)
+        self._pointer = action.pointer_after(self._pointer)
         return action
 
     def frame(self) -> CoordinateFrame:
@@ -334,7 +425,7 @@ class _Conversation:
 
     def has_room(self) -> bool:
         """Return whether a whole response fits behind the prompt."""
-        return self._length + self._spec.max_tokens <= self._spec.max_context
+        return self._length + self.settings.max_tokens <= self.settings.max_context
 
     def check_room(self, bare: int) -> None:
         """Check that there is room for the first response.
@@ -349,13 +440,13 @@ class _Conversation:
             return
         message = (
             f"the first prompt of task {self._spec.task.id} has {self._length} tokens and leaves no room for a "
-            f"response of max_tokens={self._spec.max_tokens} within max_context={self._spec.max_context}; raise "
+            f"response of max_tokens={self.settings.max_tokens} within max_context={self.settings.max_context}; raise "
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
         instruction = len(self._turns[0]) - bare
         picture = self.chat.image_tokens(self._observation.width, self._observation.height)
         least = self._length - instruction - picture + self.chat.image_tokens(1, 1)
-        if least + self._spec.max_tokens <= self._spec.max_context:
+        if least + self.settings.max_tokens <= self.settings.max_context:
             its = f"its instruction takes {instruction} of them, its screenshot {picture}"
             raise EnvError("reset", f"{message}, or leave the task out: {its}")
         raise ConfigError(message)

@@ -1,8 +1,8 @@
 """Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts and to other ranks.
 
-What rank 0 tells the others goes through sockets and not through their GPUs. They wait through whole rollouts. With
-NCCL, who waits keeps a kernel spinning on its GPU, of which an engine on the same one (`layout=colocated`) would get
-half; and what is handed out would lie in rank 0's GPU first.
+Messages of rank 0 go through sockets and not through the GPUs of the others. They wait through whole rollouts. With
+NCCL, a rank that waits keeps a kernel spinning on its GPU, of which an engine on the same one (`layout=colocated`)
+would get half; and what is handed out would lie in rank 0's GPU first.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ PATIENCE = timedelta(hours=12)
 class RolloutCallback(Callback):
     """A callback that sees every rollout batch on global rank 0, before trajectories are scattered to the ranks.
 
-    Callbacks run in the trainer's order, and each sees what the one before it left: whoever must see the rollout
+    Callbacks run in the trainer's order, and each sees what the one before it left: one that must see the rollout
     as it was collected stands before replay injection.
     """
 
@@ -82,15 +82,15 @@ def raise_everywhere(error: Exception | None) -> None:
     Args:
         error: Of rank 0; None on the others.
     """
-    told = broadcast(None if error is None else str(error))
+    message = broadcast(None if error is None else str(error))
     if error is not None:
         raise error
-    if told is not None:
-        raise ArpoError(told)
+    if message is not None:
+        raise ArpoError(message)
 
 
 def on_rank_zero(trainer: Trainer, work: Callable[[], _T], elsewhere: _T) -> _T:
-    """Return what some work gives on global rank 0, and on other ranks `elsewhere`; all of them must call this."""
+    """Return the result of some work on global rank 0, and on other ranks `elsewhere`; all of them must call this."""
     if not trainer.is_global_zero:
         raise_everywhere(None)
         return elsewhere
@@ -116,18 +116,18 @@ def start_on_rank_zero(trainer: Trainer | None, runtime: "RolloutRuntime") -> No
 
 
 def attempt(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
-    """Return what some work gives, or the error that it ends in: other ranks hear of it before it is raised."""
+    """Return the result of some work, or the error that it ends in: other ranks hear of it before it is raised."""
     try:
         return work(), None
     except Exception as error:  # noqa: BLE001 - the caller raises it
         return None, error
 
 
-def broadcast(told: _T) -> _T:
-    """Return what global rank 0 says, on every rank; all of them must call this."""
+def broadcast(value: _T) -> _T:
+    """Return the value of global rank 0 on every rank; all of them must call this."""
     if is_single_process():
-        return told
-    parcel = [told]
+        return value
+    parcel = [value]
     dist.broadcast_object_list(parcel, src=0, group=_sockets())
     return parcel[0]
 

@@ -2,16 +2,17 @@
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from arpo.agent.parser import parse_action
+from arpo.agent.ui_tars import parse_action
 from arpo.algorithms.rewards import is_worth_replaying
+from arpo.bounds import AtLeastOne, Threshold, checked
 from arpo.envs.screenshot import BEGINNING, HEADER, measured
-from arpo.errors import ActionParseError, ConfigError, EnvError, check_at_least, check_one_of, check_threshold
+from arpo.errors import ActionParseError, ConfigError, EnvError
 from arpo.rollout.storage import TrajectoryStore, store_of
-from arpo.types import Outcome, Step, Task, Trajectory
+from arpo.types import Outcome, Task, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +22,9 @@ HELD_OUT_EVERY = 4
 CUT = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
 
 
+@checked
 def recorded_tasks(
-    source: str | Path, *, part: Part = "train", count: int | None = None, success_threshold: float = 0.5
+    source: str | Path, *, part: Part = "train", count: AtLeastOne | None = None, success_threshold: Threshold = 0.5
 ) -> list[Task]:
     """Return a task for each success of a run that can be replayed.
 
@@ -36,10 +38,6 @@ def recorded_tasks(
         count: At most so many; None: all.
         success_threshold: A trajectory is a success when its task reward, and its whole reward, lies above it.
     """
-    check_one_of(Part, part=part)
-    check_threshold(success_threshold=success_threshold)
-    if count is not None:
-        check_at_least(1, count=count)
     store = TrajectoryStore(store_of(source))
     fit = _fit(store, _successes(store, str(source), success_threshold), str(source))
     by_task: defaultdict[str, list[Trajectory]] = defaultdict(list)
@@ -56,7 +54,7 @@ def recorded_tasks(
 
 
 def _successes(store: TrajectoryStore, source: str, threshold: float) -> list[Trajectory]:
-    stored = [each for split, iteration in store.iterations() for each in store.read(split, iteration)]
+    stored = list(store.read_all())
     if not source or not stored:
         raise ConfigError(
             f"source={source} holds no recorded trajectories: name the folder of a run, such as "
@@ -85,44 +83,31 @@ def _fit(store: TrajectoryStore, successes: Sequence[Trajectory], source: str) -
 
 
 def _unfit(trajectory: Trajectory, store: TrajectoryStore) -> str:
-    """Return why a success cannot be replayed, as the end of a sentence; empty where it can."""
+    """Return the reason why a success cannot be replayed, as the end of a sentence; empty where it can."""
     if trajectory.outcome in CUT:
         return "were cut by a limit before they said that they are done"
     if any(step.patch for step in trajectory.steps):
         return "were corrected by an expert themselves"
-    if not all(_is_one_action(step) for step in trajectory.steps):
+    try:
+        for step in trajectory.steps:
+            parse_action(step.action)
+    except ActionParseError:
         return "have a step that is not one action"
     if store.lost_screenshots(trajectory):
         return "have lost screenshots"
-    if any(_size(key, store) != size for key, size in _shown(trajectory)):
-        return "have screenshots of another size than they say"
+    sizes = [(step.screenshot, (step.width, step.height)) for step in trajectory.steps]
+    if trajectory.last_screenshot:  # it follows the last action
+        sizes.append((trajectory.last_screenshot, sizes[-1][1]))
+    for key, size in sizes:
+        with store.screenshot_path(key).open("rb") as file:
+            head = file.read(len(BEGINNING) + HEADER.size)
+        try:
+            fits = measured(head) == size
+        except EnvError:  # it is no picture
+            fits = False
+        if not fits:
+            return "have screenshots of another size than they say"
     return ""
-
-
-def _is_one_action(step: Step) -> bool:
-    try:
-        parse_action(step.action)
-    except ActionParseError:
-        return False
-    return True
-
-
-def _shown(trajectory: Trajectory) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield each screenshot with the size that it should have; the last one follows the last action."""
-    for step in trajectory.steps:
-        yield step.screenshot, (step.width, step.height)
-    if trajectory.last_screenshot:
-        yield trajectory.last_screenshot, (trajectory.steps[-1].width, trajectory.steps[-1].height)
-
-
-def _size(key: str, store: TrajectoryStore) -> tuple[int, int] | None:
-    """Return the width and height that a screenshot says by itself; None where it is none."""
-    with store.screenshot_path(key).open("rb") as file:
-        head = file.read(len(BEGINNING) + HEADER.size)
-    try:
-        return measured(head)
-    except EnvError:
-        return None
 
 
 def _task(trajectory: Trajectory, store: TrajectoryStore) -> Task:
@@ -143,7 +128,7 @@ def _task(trajectory: Trajectory, store: TrajectoryStore) -> Task:
         id=f"{trajectory.task_id}@{trajectory.id}",
         instruction=trajectory.instruction,
         domain=trajectory.domain,
-        # a demonstration ends with its last action, and nobody looked at what followed
+        # a demonstration ends with its last action, and no screenshot follows it
         config={"steps": steps, "last_screen": screen(trajectory.last_screenshot or trajectory.steps[-1].screenshot)},
         max_steps=len(steps),
     )

@@ -16,8 +16,7 @@ from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
-from arpo.rollout.episode import EpisodeSpec, MayAsk, Responder, at_once, run_episode
-from arpo.rollout.meter import Activity, Meter
+from arpo.rollout.episode import Activity, EpisodeSpec, MayAsk, Meter, Responder, at_once, run_episode
 from arpo.rollout.settings import MAX_ACTIONS, RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
@@ -56,7 +55,7 @@ class FairQueue:
             self._pass_on()
 
     def queued(self) -> dict[str, int]:
-        """Return how many wait in each lane; allowed from any thread."""
+        """Return the number of waiting episodes by lane; allowed from any thread."""
         return {lane: sum(not future.done() for future in list(queue)) for lane, queue in list(self._lanes.items())}
 
     async def _take(self, lane: str) -> None:
@@ -74,7 +73,7 @@ class FairQueue:
 
     def _pass_on(self) -> None:
         for future in self._in_fair_order():
-            if not future.done():  # else whoever waited was cancelled
+            if not future.done():  # else it was cancelled
                 future.set_result(None)
                 return
         self._free += 1
@@ -202,15 +201,23 @@ def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
         prompt: How the task is put to the policy.
         model: What `model_fingerprint` says about the checkpoint that the policy started from.
     """
-    limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol")
-    how = {name: getattr(spec, name) for name in limits} | {"prompt": asdict(prompt), "model": model}
-    del how["prompt"]["functions"]  # which the template names
+    settings, sampling, template = spec.settings, spec.sampling, asdict(prompt)
+    del template["functions"]  # which the template names
     if prompt.grammar == "ui_tars":  # records from before there was another one stay good
-        del how["prompt"]["grammar"]
-    if spec.image_window is not None:  # without one, records from before there were windows stay good
-        how["image_window"] = spec.image_window
-    if spec.max_actions != MAX_ACTIONS:  # likewise from before there was a bound
-        how["max_actions"] = spec.max_actions
+        del template["grammar"]
+    how = {
+        "max_steps": spec.max_steps,
+        "max_context": settings.max_context,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "protocol": spec.protocol,
+        "prompt": template,
+        "model": model,
+    }
+    if settings.image_window is not None:  # without one, records from before there were windows stay good
+        how["image_window"] = settings.image_window
+    if settings.max_actions != MAX_ACTIONS:  # likewise from before there was a bound
+        how["max_actions"] = settings.max_actions
     return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -218,7 +225,7 @@ def model_fingerprint(path: str | Path) -> str:
     """Return a digest of a checkpoint directory by its content, wherever it lies; a hub name stands for itself.
 
     Of every file it takes the name, the size and blocks at regular distances. Training changes nearly every weight,
-    so it tells two policies apart, though not two files that differ in one byte.
+    so it distinguishes two policies, though not two files that differ in one byte.
     """
     directory = Path(path)
     if not directory.is_dir():

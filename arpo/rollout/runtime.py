@@ -12,13 +12,11 @@ from torch import Tensor
 from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, RolloutError
-from arpo.host.heartbeat import still
+from arpo.host.heartbeat import log_every
 from arpo.host.threads import BackgroundLoop, Signal
 from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.episode import Responder
-from arpo.rollout.groups import Served
-from arpo.rollout.meter import Meter
+from arpo.rollout.episode import Meter, Responder
 from arpo.rollout.runner import EpisodeRunner, SpecRows
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -29,14 +27,15 @@ _T = TypeVar("_T")
 LOOKS_A_STALL = 10
 """How often the signs of life are looked at within `stall_s`."""
 LONGEST_LOOK_S = 1.0
+ENDED = "the event loop of the rollouts has ended"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Episodes that were begun together: what is counted of them, and what will come of them, in rows."""
+class ServedVersions:
+    """The policy versions that an engine serves after an update; two, where a fleet takes it one by one."""
 
-    meter: Meter
-    future: concurrent.futures.Future[list[list[Trajectory | None]]]
+    oldest: int = 0
+    newest: int = 0
 
 
 class RolloutRuntime:
@@ -74,7 +73,7 @@ class RolloutRuntime:
         self.prompt = prompt
         self.store = store
         self.settings = settings
-        self.served = Served()
+        self.served = ServedVersions()
         self.changed = Signal()
         self._make_engine = make_engine
         self._engine: InferenceEngine | None = None
@@ -89,11 +88,11 @@ class RolloutRuntime:
         if self._loop.running:
             return
         self._loop.start()
-        self.served, self.changed = Served(), Signal()  # those of an engine and a loop before are none of this one's
+        self.served, self.changed = ServedVersions(), Signal()
         self._newest_version = 0
         pool = self._loop.submit(self.pool.start())
         try:
-            with still("starting the engine and the environments"):
+            with log_every("starting the engine and the environments"):
                 self._engine = self._make_engine()
                 pool.result()
         except BaseException:  # a Ctrl-C too must leave no process behind
@@ -110,17 +109,18 @@ class RolloutRuntime:
             raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
         return self._runner
 
-    def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
-        """Begin episodes beside those that are learned from, and return at once.
+    def play(
+        self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]
+    ) -> tuple[list[list[Trajectory | None]], Meter]:
+        """Play episodes beside those that are learned from; block, and return their rows and counts.
 
-        They ask only replicas that serve the last update, so that they are of one policy as long as they end before
-        the next one begins. Whoever waits for them should do so right after an update, because before one training
-        holds environments for the policy that comes. They share the environments with training fairly: each gets
-        every second one that becomes free.
+        They ask only replicas that serve the last update, so that they are of one policy. They should be played right
+        after an update, because before one training holds environments for the policy that comes. They share the
+        environments with training fairly: each gets every second one that becomes free.
 
         Args:
             name: The name of the evaluation.
-            specs: What to play, in rows.
+            specs: The episodes, in rows; a trajectory is None where its episode was lost.
             finished: Trajectories by id; one that a spec would give again is taken instead of being played.
         """
         meter = Meter(name, total=sum(len(row) for row in specs), activity=self.runner.activity)
@@ -130,43 +130,39 @@ class RolloutRuntime:
             return version
 
         self.show(lambda: meter)
-        return Job(meter, self._loop.submit(self.runner.run(specs, meter, finished, may_ask=may_ask)))
-
-    def wait(self, job: Job) -> list[list[Trajectory | None]]:
-        """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended."""
-        meter = job.meter
-        self.show(lambda: meter)  # of the one that is waited for, though a later one may have begun
-        return self.watch(
-            job.future,
-            lambda: f"the trainer waits for {meter.name}; {meter.episodes_ended} of {meter.total} episodes have ended",
+        rows = self.watch(
+            self._loop.submit(self.runner.run(specs, meter, finished, may_ask=may_ask)),
+            lambda: f"the trainer waits for {name}; {meter.episodes_ended} of {meter.total} episodes have ended",
         )
+        return rows, meter
 
-    def watch(self, future: "concurrent.futures.Future[_T]", who: Callable[[], str]) -> _T:
-        """Return what a future on the loop gives; blocks, and detects a stall.
+    def watch(self, future: "concurrent.futures.Future[_T]", waiter: Callable[[], str]) -> _T:
+        """Return the result of a future on the loop; block, and detect a stall.
 
         Args:
-            future: What is waited for.
-            who: Says who waits, and for what.
+            future: The one to wait for.
+            waiter: Returns the beginning of the message of a stall: what waits, and for what.
         """
         # Held here: another thread may close the runtime meanwhile.
         runner, stall_s, began = self.runner, self.settings.stall_s, time.monotonic()
         look_s = min(stall_s / LOOKS_A_STALL, LONGEST_LOOK_S)
-        while not concurrent.futures.wait([future], timeout=look_s).done:
+        stalled = ""
+        while not stalled and not concurrent.futures.wait([future], timeout=look_s).done:
             if not self._loop.running:
-                raise RolloutError(self._said(runner, who(), "the event loop of the rollouts has ended"))
-            if time.monotonic() - max(began, runner.activity.last) > stall_s:
-                raise RolloutError(self._said(runner, who(), self._culprit(runner)))
-        if future.cancelled():  # the end of a loop cancels what runs on it
-            raise RolloutError(self._said(runner, who(), "the event loop of the rollouts has ended"))
+                stalled = ENDED
+            elif time.monotonic() - max(began, runner.activity.last) > stall_s:
+                stalled = self._stalled_part(runner)
+        if stalled or future.cancelled():  # the end of a loop cancels what runs on it
+            raise RolloutError(self._stall_message(runner, waiter(), stalled or ENDED))
         return future.result()
 
-    def _culprit(self, runner: EpisodeRunner) -> str:
+    def _stalled_part(self, runner: EpisodeRunner) -> str:
         activity, queued = runner.activity, sum(runner.turns.queued().values())
         if not self._loop.answers():
             return "the event loop of the rollouts does not answer, because something blocks its thread"
         causes = {
             "the engine has not taken the new weights": activity.updates,
-            f"the engine owes {activity.requests} answers": activity.requests,
+            f"{activity.requests} engine requests are pending": activity.requests,
             f"{activity.env_calls} calls to environments do not return": activity.env_calls,
             f"{activity.held} episodes wait until the engine serves the next policy version": activity.held,
             f"{queued} episodes wait for an environment, and none becomes free": queued or self.pool.states()["busy"],
@@ -174,12 +170,12 @@ class RolloutRuntime:
         found = (cause for cause, is_there in causes.items() if is_there)
         return next(found, "no episode runs, and the collector begins none")
 
-    def _said(self, runner: EpisodeRunner, who: str, culprit: str) -> str:
+    def _stall_message(self, runner: EpisodeRunner, waiter: str, stalled: str) -> str:
         states = {state: count for state, count in self.pool.states().items() if count}
         activity = runner.activity
         return (
-            f"{who}, and nothing has happened for {time.monotonic() - activity.last:.0f} s "
-            f"(stall_s={self.settings.stall_s:g}): {culprit}. Environments: {states}, {activity.env_calls} calls in "
+            f"{waiter}, and nothing has happened for {time.monotonic() - activity.last:.0f} s "
+            f"(stall_s={self.settings.stall_s:g}): {stalled}. Environments: {states}, {activity.env_calls} calls in "
             f"flight; engine: {activity.requests} requests in flight; episodes queued: {runner.turns.queued()}; "
             f"held for the next policy version: {activity.held}. See in the log what failed last; resume=auto goes on "
             "from the last checkpoint, and a larger stall_s waits longer"
@@ -208,7 +204,7 @@ class RolloutRuntime:
             await self.engine.update_weights(tensors, version)
         finally:
             activity.updates -= 1
-        self.served = Served(self.engine.oldest_version, version)
+        self.served = ServedVersions(self.engine.oldest_version, version)
         activity.beat()
         self.changed.notify()
 
@@ -217,7 +213,7 @@ class RolloutRuntime:
         return self._loop.submit(coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns on the loop of engine and environments; blocks."""
+        """Run a coroutine on the loop of engine and environments, and return its result; block."""
         return self.watch(self._loop.submit(coroutine), lambda: "the trainer waits for the event loop of the rollouts")
 
     @property
@@ -229,13 +225,14 @@ class RolloutRuntime:
 
     def counters(self) -> dict[str, float]:
         """Return the cumulative counters of environments and engine."""
-        return self.run(self._counters())
 
-    async def _counters(self) -> dict[str, float]:
-        return self.pool.counters() | self.engine.counters()
+        async def counters() -> dict[str, float]:  # of one moment of the loop
+            return self.pool.counters() | self.engine.counters()
+
+        return self.run(counters())
 
     def status(self) -> Meter:
-        """Return where the rollout stands, as a copy; cheap, and allowed from any thread."""
+        """Return a copy of the running counts; cheap, and allowed from any thread."""
         return replace(self._meter())
 
     def answers(self) -> bool:

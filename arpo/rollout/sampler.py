@@ -1,5 +1,7 @@
-"""The choice of what to roll out next: a sampler of tasks, and the statistics that an adaptive one reads."""
+"""The choice of the next task, the statistics that an adaptive choice reads, and seeds."""
 
+import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,9 +10,21 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from arpo.algorithms.rewards import is_success
-from arpo.errors import ConfigError, check_at_least
-from arpo.rollout.seeds import derive_seed
+from arpo.bounds import AtLeastOne, checked
+from arpo.errors import ConfigError
 from arpo.types import Task, Trajectory
+
+
+def derive_seed(*parts: str | int) -> int:
+    """Return a seed in [0, 2**63) that is a pure function of `parts`, the same in every process and version.
+
+    Parts keep their type and their borders: `("1", 2)`, `(1, 2)` and `("12",)` give three different seeds.
+
+    >>> derive_seed(0, 1, "task", 2, 3) == derive_seed(0, 1, "task", 2, 3)
+    True
+    """
+    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +43,8 @@ RequestRule = Callable[[Task, "TaskRecord"], int | None]
 class TaskSampler(Protocol):
     """A choice of the next group to collect; everything it knows is in its state, or in the statistics it is shown.
 
-    It is asked for one group at a time, when an environment is free for it and `max_policy_lag` allows it. Whoever
-    asks asks in a fixed order, from one thread, and never while the state is read.
+    It is asked for one group at a time, when an environment is free for it and `max_policy_lag` allows it. The
+    caller asks in a fixed order, from one thread, and never while the state is read.
 
     Attributes:
         tasks: Every task that it may ask for, by id.
@@ -61,6 +75,7 @@ class TaskSampler(Protocol):
         ...
 
 
+@checked
 class ShuffledTasks:
     """Every task once an epoch, in a new order each epoch; the same number of tasks every iteration.
 
@@ -77,7 +92,7 @@ class ShuffledTasks:
     def __init__(
         self,
         tasks: Sequence[Task],
-        tasks_per_iteration: int,
+        tasks_per_iteration: AtLeastOne,
         seed: int,
         *,
         group_size: RequestRule | None = None,
@@ -85,7 +100,6 @@ class ShuffledTasks:
     ) -> None:
         if not tasks:
             raise ConfigError("there is no task to train on: the task list is empty; name at least one task")
-        check_at_least(1, tasks_per_iteration=tasks_per_iteration)
         self.tasks: Mapping[str, Task] = {task.id: task for task in tasks}
         if twice := sorted(task_id for task_id, times in Counter(task.id for task in tasks).items() if times > 1):
             raise ConfigError(f"task ids must be unique, but these stand twice in the list: {', '.join(twice)}")
@@ -104,7 +118,7 @@ class ShuffledTasks:
         return self.request(order[place], statistics)
 
     def request(self, task_id: str, statistics: "TaskStatistics") -> TaskRequest:
-        """Return what to ask for of a task: the numbers that its own record gives."""
+        """Return the request of a task, with the numbers that its own record gives."""
         task, record = self.tasks[task_id], statistics[task_id]
         return TaskRequest(
             task,
@@ -113,7 +127,7 @@ class ShuffledTasks:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many tasks were taken, and from which list."""
+        """Return the number of tasks that were taken, and their list."""
         return {"taken": self._taken, "seed": self._seed, "tasks": list(self.tasks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,16 +164,14 @@ class TaskRecord:
         return sum(self.successes) / len(self.successes) if self.successes else None
 
 
+@checked
 @dataclass(slots=True)
 class TaskStatistics:
     """Success, length and failures a task, over a sliding window; rank 0 owns it and the checkpoint holds it."""
 
-    window: int = 16
+    window: AtLeastOne = 16
     success_threshold: float = 0.5
     _records: dict[str, TaskRecord] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_at_least(1, window=self.window)
 
     def __getitem__(self, task_id: str) -> TaskRecord:
         """Return the record of a task; an empty one for a task never seen."""

@@ -6,14 +6,18 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
-from dataclasses import fields, replace
-from io import FileIO
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float32, Int64
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
 from arpo.errors import ArpoError
-from arpo.host.files import atomically
+from arpo.host.files import atomically, whole_lines
 from arpo.types import Outcome, Step, Trajectory
 
 log = logging.getLogger(__name__)
@@ -21,7 +25,7 @@ log = logging.getLogger(__name__)
 ID = re.compile(r"(?:(?P<split>[a-z_]+)-)?(?P<iteration>\d+)/.+")
 """The ids of stored trajectories."""
 _FILES = "iteration_" + "[0-9]" * 6 + ".jsonl"
-"""The files of an iteration's records; a copy that somebody made beside them is none."""
+"""The files of an iteration's records; a copy beside them is none."""
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
@@ -72,8 +76,8 @@ class TrajectoryStore:
         """Return the trajectories of one iteration by id, without screenshot bytes; none if none are stored."""
         path = self._path(split, iteration)
         with self._lock:
-            records = {record.id: record for record in _read(path)}
-        return sorted(records.values(), key=lambda record: _natural(record.id))
+            records = {record.id: record for _, record in _records(path)}
+        return sorted(records.values(), key=lambda record: natural_order(record.id))
 
     def iterations(self) -> list[tuple[str, int]]:
         """Return every split and iteration that has records, earlier iterations first."""
@@ -81,13 +85,19 @@ class TrajectoryStore:
         found = [(int(path.stem.removeprefix("iteration_")), path.parent.name) for path in paths]
         return [(split, iteration) for iteration, split in sorted(found)]
 
+    def read_all(self, splits: Collection[str] | None = None) -> Iterator[Trajectory]:
+        """Yield the trajectories of some splits, by default of all, earlier iterations first."""
+        for split, iteration in self.iterations():
+            if splits is None or split in splits:
+                yield from self.read(split, iteration)
+
     def get(self, trajectory_id: str) -> Trajectory:
         """Return one trajectory by its id, without screenshot bytes."""
         path = self._path(*_locate(trajectory_id))
         # `_encode` writes the id first, so only the line that is wanted has to be parsed.
         head = json.dumps({"id": trajectory_id})[:-1].encode() + b","
         with self._lock:
-            lines = [line for _, line in _complete_lines(path) if line.startswith(head)]
+            lines = [line for line in whole_lines(path) if line.startswith(head)]
         if not lines:
             raise ArpoError(f"trajectory {trajectory_id} is not in {path}")
         return _decode(lines[-1])
@@ -101,7 +111,7 @@ class TrajectoryStore:
             raise ArpoError(f"trajectory {trajectory.id} has lost its screenshot {error.filename}") from error
 
     def screenshot_path(self, key: str) -> Path:
-        """Return where a screenshot is, or would be."""
+        """Return the path of a screenshot, whether it is there or not."""
         return self.root / "screens" / key[:2] / f"{key}.png"
 
     def lost_screenshots(self, trajectory: Trajectory) -> list[Path]:
@@ -147,7 +157,11 @@ class TrajectoryStore:
     def _append(self, path: Path, line: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+", buffering=0) as file:
-            _cut_torn_line(path, file)
+            size = file.seek(0, os.SEEK_END)
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                kept = path.read_bytes().rfind(b"\n") + 1
+                log.warning("%s ends in a record that a crash cut; its %d bytes are dropped", path, size - kept)
+                file.truncate(kept)
             # One unbuffered write: a crash cuts the line at some byte or not at all, and never interleaves two.
             written = file.write(line)
             if written != len(line):
@@ -193,7 +207,7 @@ def _iteration(path: Path) -> int:
 
 def _keep(path: Path, policy_version: int) -> None:
     """Keep the records of a file in which no later policy had a part."""
-    records = [(line, _parse(path, number, line)) for number, line in _complete_lines(path)]
+    records = list(_records(path))
     kept = [line for line, record in records if all(step.policy_version <= policy_version for step in record.steps)]
     if not kept:
         path.unlink()
@@ -202,44 +216,22 @@ def _keep(path: Path, policy_version: int) -> None:
             partial.write_bytes(b"".join(kept))
 
 
-def _natural(trajectory_id: str) -> list[tuple[bool, int, str]]:
+def natural_order(trajectory_id: str) -> list[tuple[bool, int, str]]:
+    """Return a key by which ids sort as people count: 2 before 10."""
     parts = trajectory_id.split("/")
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
-def _cut_torn_line(path: Path, file: FileIO) -> None:
-    size = file.seek(0, os.SEEK_END)
-    if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
-        return
-    kept = path.read_bytes().rfind(b"\n") + 1
-    log.warning("%s ends in a record that a crash cut; its %d bytes are dropped", path, size - kept)
-    file.truncate(kept)
-
-
-def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield number, line
-            else:
-                log.warning("%s ends in a record that a crash cut; it is left out", path)
-
-
-def _read(path: Path) -> Iterator[Trajectory]:
-    for number, line in _complete_lines(path):
-        yield _parse(path, number, line)
-
-
-def _parse(path: Path, number: int, line: bytes) -> Trajectory:
-    try:
-        return _decode(line)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArpoError(
-            f"{path}, line {number} is not a trajectory ({type(error).__name__}: {error}); "
-            "remove that line to go on without it"
-        ) from error
+def _records(path: Path) -> Iterator[tuple[bytes, Trajectory]]:
+    """Yield each line of a file with the trajectory that it holds."""
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            yield line, _decode(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArpoError(
+                f"{path}, line {number} is not a trajectory ({type(error).__name__}: {error}); "
+                "remove that line to go on without it"
+            ) from error
 
 
 def _encode(trajectory: Trajectory) -> bytes:
@@ -262,3 +254,117 @@ def _decode(line: bytes) -> Trajectory:
             step[name] = tuple(step[name])
     record["steps"] = tuple(Step(**step) for step in record["steps"])
     return Trajectory(**record)
+
+
+NUMBERS = ("old_logprobs", "old_entropy", "logprobs", "entropy", "weights", "after_logprobs", "after_entropy")
+"""What is known of a token: log-probability and entropy before the update, in the last forward that it was learned
+from, and, where they were asked for, after it; `weights` are the factors of its policy term, where there are any. A
+token of a sequence that was not computed, because it teaches nothing, has none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedGroup:
+    """The members of a group as the update saw them."""
+
+    task_id: str
+    members: tuple[str, ...]
+    """Ids of its trajectories, in their order."""
+    injected: tuple[int, ...] = ()
+    """Positions in `members` that came from the replay buffer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateRecord:
+    """One update: what it learned from, and what it did to each sampled token.
+
+    The trajectories stand one after the other, group by group, and so do their tokens: those of trajectory i are
+    `offsets[i]` to `offsets[i + 1]`.
+    """
+
+    iteration: int
+    """Of the batch, from 0, as in the ids of its trajectories."""
+    policy_version: int
+    """Updates that the policy had seen before this one."""
+    groups: tuple[UpdatedGroup, ...]
+    left_out: tuple[str, ...]
+    """Ids of what was collected and not learned from: stale, or of a group that became too small."""
+    advantages: Float32[np.ndarray, " trajectories"]
+    """Of each trajectory, the mean over its tokens; NaN where it has none."""
+    offsets: Int64[np.ndarray, " trajectories+1"]
+    numbers: Mapping[str, Float32[np.ndarray, " tokens"]]
+    """Of each token by name, NaN where the update did not compute it; the names are some of `NUMBERS`."""
+
+    def places(self) -> Iterator[tuple[UpdatedGroup, int, int]]:
+        """Yield each trajectory as its group, its position in the group, and its number."""
+        members = [(group, position) for group in self.groups for position in range(len(group.members))]
+        for number, (group, position) in enumerate(members):
+            yield group, position, number
+
+    def tokens(self, number: int) -> dict[str, Float32[np.ndarray, " tokens"]]:
+        """Return the numbers of one trajectory's tokens, without those that the update did not compute at all."""
+        start, end = self.offsets[number], self.offsets[number + 1]
+        found = {name: values[start:end] for name, values in self.numbers.items()}
+        return {name: values for name, values in found.items() if not np.isnan(values).all()}
+
+    def ratios(self) -> Float32[np.ndarray, " trained"]:
+        """Return π / π_old of each token that was learned from."""
+        if not {"logprobs", "old_logprobs"} <= set(self.numbers):
+            return np.empty(0, dtype=np.float32)
+        differences = self.numbers["logprobs"] - self.numbers["old_logprobs"]
+        ratios: np.ndarray = np.exp(differences[~np.isnan(differences)])
+        return ratios
+
+
+def update_path(root: Path, iteration: int) -> Path:
+    """Return the file of an update in a trajectory store."""
+    return root / "updates" / f"iteration_{iteration:06d}.safetensors"
+
+
+def write_update(root: Path, record: UpdateRecord) -> None:
+    """Write an update's record into a trajectory store, whole or not at all."""
+    path = update_path(root, record.iteration)
+    head = {
+        "iteration": record.iteration,
+        "policy_version": record.policy_version,
+        "groups": [asdict(group) for group in record.groups],
+        "left_out": record.left_out,
+    }
+    tensors = {"advantages": record.advantages, "offsets": record.offsets} | dict(record.numbers)
+    try:
+        with atomically(path) as partial:
+            partial.write_bytes(save(tensors, metadata={"update": json.dumps(head)}))
+    except (OSError, SafetensorError) as error:
+        raise ArpoError(
+            f"cannot store what update {record.iteration} did in {path}: {error}; free space, then resume the run, or "
+            "leave the record out with '~callbacks.update_log'"
+        ) from error
+
+
+def read_update(path: Path) -> UpdateRecord:
+    """Return the record of an update."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            head = json.loads(file.metadata()["update"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        groups = tuple(
+            UpdatedGroup(group["task_id"], tuple(group["members"]), tuple(group["injected"]))
+            for group in head["groups"]
+        )
+        return UpdateRecord(
+            iteration=int(head["iteration"]),
+            policy_version=int(head["policy_version"]),
+            groups=groups,
+            left_out=tuple(head["left_out"]),
+            advantages=tensors.pop("advantages"),
+            offsets=tensors.pop("offsets"),
+            numbers={name: tensors[name] for name in NUMBERS if name in tensors},
+        )
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArpoError(f"{path} is not the record of an update ({type(error).__name__}: {error})") from error
+
+
+def forget_updates(root: Path, first_iteration: int) -> None:
+    """Remove the records of an iteration and of all later ones, which a resumed run takes again."""
+    for path in (root / "updates").glob("iteration_*.safetensors"):
+        if int(path.stem.removeprefix("iteration_")) >= first_iteration:
+            path.unlink()

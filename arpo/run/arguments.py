@@ -14,9 +14,9 @@ from arpo.bounds import requirement
 from arpo.errors import ConfigError
 from arpo.host.environment import cluster_address
 from arpo.host.trial import on_trial
-from arpo.run.before.misspelt import near
-from arpo.run.before.words import CONF
 from arpo.run.build import REFUSALS, build
+from arpo.run.choices import CONF
+from arpo.run.overrides import near
 
 Node = Mapping[str, Any]
 
@@ -31,23 +31,22 @@ LIGHT = (
     "datetime.",
 )
 """Beginnings of targets that are imported without torch."""
-STAGES = (LIGHT, ("",))
-"""The order in which arguments are checked: what can be said without torch is said soon."""
 READS_MODEL = "arpo.models.tokenization.ChatTokenizer"
 """The one constructor that reads the checkpoint, which a warm start may have to write first."""
 
 
 def check_arguments(cfg: DictConfig, rooms: tuple[str, ...] = ("",)) -> None:
-    """Check the arguments of every constructor that a configuration names, by its signature.
+    """Check the arguments of every constructor in a configuration by its signature.
 
     Hydra itself would do so too late: a `_partial_` constructor is called minutes after the run began.
 
     Args:
         cfg: The configuration.
-        rooms: Beginnings of the targets to look at; all by default.
+        rooms: Beginnings of the targets that count.
     """
     nodes = [(place, node) for place, node in _nodes(cfg) if node["_target_"].startswith(rooms)]
-    preset = _preset(cfg)
+    name = OmegaConf.select(cfg, "preset_of.name")
+    preset = OmegaConf.load(CONF / "preset" / f"{name}.yaml") if name else OmegaConf.create()
     lines = [line for place, node in nodes for line in _lines(place, node, preset)]
     if lines:
         listed = "\n".join(f"  - {line}" for line in lines)
@@ -59,8 +58,8 @@ def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tup
 
     Args:
         cfg: The configuration.
-        rooms: Beginnings of the targets to try; all by default.
-        parts: Keys at the top of the configuration that count; all by default.
+        rooms: Beginnings of the targets that count.
+        parts: Keys at the top of the configuration that count; all if there are none.
     """
     # What others contain comes first, wherever it stands: its own key is the one that a person can change.
     for place, node in sorted(_nodes(cfg), key=lambda item: len(list(_targets(item[1])))):
@@ -109,16 +108,8 @@ def _targets(tree: object) -> Iterator[str]:
         yield from _targets(value)
 
 
-def _preset(cfg: DictConfig) -> DictConfig:
-    """Return what the preset of a configuration sets, with its name at `preset_of`; empty where there is none."""
-    name = OmegaConf.select(cfg, "preset_of.name")
-    found = OmegaConf.load(CONF / "preset" / f"{name}.yaml") if name else OmegaConf.create()
-    assert isinstance(found, DictConfig), "a file of choices is no list"
-    return found
-
-
-def _lines(place: str, node: Node, preset: DictConfig) -> Iterator[str]:
-    target = pydoc.locate(node["_target_"])  # None where there is nothing: whoever builds it says that best
+def _lines(place: str, node: Node, preset: Any) -> Iterator[str]:
+    target = pydoc.locate(node["_target_"])  # None where there is nothing: building it has the better message
     parameters = _parameters(target) if callable(target) else None
     if parameters is None:
         return
@@ -166,7 +157,7 @@ def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
 
 
 def _wish(problem: ErrorDetails, annotation: Any) -> str:
-    """Return what is allowed; of a wrong list pydantic says only what its end lacks, and of a function only that."""
+    """Return the requirement; of a wrong list pydantic names only what its end lacks, and of a function only that."""
     if problem["type"] in ("missing", "too_long"):
         return f"should be a list that fits {inspect.formatannotation(annotation)}"
     if problem["type"] == "callable_type":

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
@@ -18,9 +17,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from arpo.errors import ArpoError, ConfigError
-from arpo.run.before.misspelt import explain
-from arpo.run.before.words import check_command
 from arpo.run.folder import remove_empty
+from arpo.run.overrides import check_command, explain
 
 log = logging.getLogger("arpo")
 
@@ -33,40 +31,25 @@ SIGNALLED = 128
 """The least exit code of a run that a signal ended: it ends a multirun too."""
 MOST_CHARACTERS = 400
 """Characters of a reason in the list of jobs that failed; the whole one stands above, where the job ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A job of a multirun that failed."""
-
-    job: int
-    words: str
-    """Its overrides."""
-    reason: str
-    """One line."""
-    folder: Path
-
-    def __str__(self) -> str:
-        """Return the line of the job in the list at the end."""
-        return f"job {self.job} ({self.words or 'without overrides'}) in {self.folder}: {self.reason}"
-
-
-FAILURES: list[Failure] = []
-"""The jobs of this process that failed; a run that is no multirun ends with its failure instead."""
+FAILURES: list[str] = []
+"""A line for each job of this process that failed; a run that is no multirun ends with its failure instead."""
 
 
 def start(main: Callable[[], None]) -> None:
-    """Run what the command line says, one job or several, and end the process with an exit code.
+    """Run the jobs of the command line, and end the process with an exit code.
 
     A job of a multirun that fails lets the others run. The last lines name those that failed, and the exit code is 1.
     """
     try:
         check_command(sys.argv[1:])
-        os.environ.setdefault(RAISES, "1")  # or Hydra would say itself what it cannot compose
+        os.environ.setdefault(RAISES, "1")  # or Hydra would show itself what it cannot compose
         main()
     except (ConfigError, HydraException) as error:
-        said = str(error) if isinstance(error, ConfigError) else _explanation(error)
-        sys.stderr.write(f"{said}\n")
+        message = str(error)
+        if isinstance(error, HydraException):
+            arguments = get_args_parser().parse_args()
+            message = explain(error, arguments.config_name or Path(sys.argv[0]).stem, arguments.overrides)
+        sys.stderr.write(f"{message}\n")
         sys.exit(REFUSED)
     finally:
         for failure in FAILURES:
@@ -77,13 +60,14 @@ def start(main: Callable[[], None]) -> None:
 
 @contextmanager
 def explained(cfg: DictConfig) -> Iterator[None]:
-    """Say what was wrong in one message, leave no empty folder behind, and exit with 2; with 130 after Ctrl-C.
+    """Show an error as one message, leave no empty folder behind, and exit with 2; with 130 after Ctrl-C.
 
-    A job of a multirun that fails, of whatever, is put on a list instead.
+    A job of a multirun that fails, for any reason, is put on a list instead.
     """
     if not WAS_SET:
         os.environ.pop(RAISES, None)  # what a job raises is shown as Hydra shows it
-    with _listed(cfg) if _is_job() else nullcontext():
+    is_job = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    with _listed(cfg) if is_job else nullcontext():
         try:
             yield
         except ArpoError as error:
@@ -118,28 +102,17 @@ def _listed(cfg: DictConfig) -> Iterator[None]:
         gc.collect()  # the engine of a job may be part of a circle
 
 
-def _explanation(error: HydraException) -> str:
-    """Return what is wrong with the words of the command line, which Hydra could not compose."""
-    arguments = get_args_parser().parse_args()
-    return explain(error, arguments.config_name or Path(sys.argv[0]).stem, arguments.overrides)
-
-
-def _is_job() -> bool:
-    """Return whether this is a job of a multirun."""
-    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-
-
-def _failure(cfg: DictConfig, reason: str) -> Failure:
-    words = " ".join(reason.split())
-    shown = words if len(words) <= MOST_CHARACTERS else f"{words[:MOST_CHARACTERS]}…"
-    job = HydraConfig.get()
-    return Failure(int(job.job.num), " ".join(job.overrides.task), shown, Path(cfg.paths.run_dir))
+def _failure(cfg: DictConfig, reason: str) -> str:
+    line, job = " ".join(reason.split()), HydraConfig.get()
+    shown = line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+    overrides = " ".join(job.overrides.task) or "without overrides"
+    return f"job {job.job.num} ({overrides}) in {Path(cfg.paths.run_dir)}: {shown}"
 
 
 def quiet() -> None:
-    """Silence what libraries say about themselves; imports none of them."""
+    """Silence what libraries log about themselves; none of them is imported."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of transformers too
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM tells to which NUMA node it binds
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM logs to which NUMA node it binds
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # nothing on a CPU needs Triton
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.trainer.connectors.checkpoint_connector").setLevel(logging.WARNING)

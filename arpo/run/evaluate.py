@@ -8,12 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.callbacks.checkpoint import iteration_of, load_policy
-from arpo.callbacks.export import export_policy
-from arpo.callbacks.graceful_stop import end_on_signals
-from arpo.display.live import showing
-from arpo.display.progress_line import evaluation_line
-from arpo.display.tables import print_result, print_table
+from arpo.callbacks.checkpoint import export_policy, iteration_of, load_policy
+from arpo.callbacks.progress import evaluation_line
 from arpo.errors import CheckpointError
 from arpo.evaluation.card import model_card
 from arpo.evaluation.evaluate import evaluate_tasks
@@ -21,6 +17,7 @@ from arpo.evaluation.selection import chosen_config, select_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
+from arpo.host.terminal import end_on_signals, print_table, showing
 from arpo.models.policy import Policy
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.run.build import build
@@ -76,7 +73,8 @@ def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequenc
     path = Path(cfg.paths.run_dir) / "results.json"
     write_atomically(path, json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():
-        print_result(result)
+        passes = ", ".join(f"pass@{k} {100 * value:.1f} %" for k, value in result.pass_at_ks.items())
+        print_table(result.table(), title=result.name, caption=passes)
     log.info("every task's result is in %s", path)
 
 
@@ -112,7 +110,7 @@ def policy_directory(checkpoint: Path, export: Path, card: str = "") -> Path:
 
 
 def card_of(checkpoint: Path) -> str:
-    """Return the model card of a checkpoint in the folder of its run; nobody knows the iteration of a renamed one."""
+    """Return the model card of a checkpoint in the folder of its run; a renamed one has no known iteration."""
     try:
         iteration = iteration_of(checkpoint)
     except CheckpointError:

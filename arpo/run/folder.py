@@ -1,4 +1,4 @@
-"""The folder of a run: its name, who may write into it, and what is in it before the run begins."""
+"""The folder of a run: its name, the lock on it, and its log."""
 
 import json
 import logging
@@ -17,101 +17,56 @@ from arpo.host.files import take_lock
 from arpo.host.log_lines import LineFormatter
 
 NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra")
-"""Overrides that say where or how long, not what: they do not make another run, and a longer one goes on."""
+"""Overrides of place and length, which do not make another run: a longer one goes on."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
-"""The variables by which launchers say which process of a run this is, in Lightning's order."""
+"""The variables in which launchers put the rank of a process, in Lightning's order."""
 
 MOST_CHARACTERS, MOST_BYTES = 100, 200
 """The longest name that stands as it is: file systems take 255 bytes, and an ending such as `.partial` follows it."""
 CUT_CHARACTERS, CUT_BYTES = 80, 160
 MARKED = re.compile(r"-[0-9a-f]{16}$")
-"""The end of a name that says less than its words."""
+"""The end of a name that lacks some of its overrides."""
 
 
 def run_name(overrides: Sequence[str]) -> str:
     """Name a run by the overrides that make it different from the experiment it is.
 
-    Overrides that differ give names that differ. A name says all of them, or it ends in a digest of them.
+    Overrides that differ give names that differ. A name has all of them, or it ends in a digest of them.
 
     >>> run_name(["experiment=arpo_miniwob", "replay=off", "seed=2"])
     'replay=off,seed=2'
     >>> run_name(["model.path=/x/m"])
     'model.path=_x_m-b5528fa9357d6ea1'
     """
-    parts = _naming(overrides)
+    parts = [each for each in overrides if not each.lstrip("+").startswith(NOT_IN_THE_NAME)]
     parts.sort(key=lambda part: part.partition("=")[0] + "=")  # of two values of one key the last one counts
     return folder_name(*parts) if parts else "default"
 
 
-def former_name(overrides: Sequence[str]) -> str:
-    """Return the name that earlier versions gave, under which a run may still lie.
-
-    >>> former_name(["model.path=/x/m"])
-    'model.path=_x_m'
-    """
-    name = re.sub(r"[^\w=,.+-]+", "_", ",".join(sorted(_naming(overrides)))) or "default"
-    return name if len(name) <= 100 else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _naming(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that make another run, however they are prefixed."""
-    return [override for override in overrides if not override.lstrip("+").startswith(NOT_IN_THE_NAME)]
-
-
-def folder_name(*words: str) -> str:
-    """Return a name for a folder that no other words give: legal, of at most 200 bytes, and the words where it can be.
+def folder_name(*parts: str) -> str:
+    """Return a name for a folder that no other parts give: legal, of at most 200 bytes, and the parts where possible.
 
     Letters that a shell, a URL or another system treats as special are replaced, and so are a dot or a dash in front
     and forms that Unicode holds for another one. File systems that take upper case for lower case are not supported.
     """
-    name = ",".join(words)
+    name = ",".join(parts)
     legal = re.sub(r"[^\w=,.+-]+", "_", re.sub(r"^[.-]+", "_", unicodedata.normalize("NFC", name))) or "_"
     fits = len(name) <= MOST_CHARACTERS and len(name.encode(errors="replace")) <= MOST_BYTES
-    if legal == name and fits and not MARKED.search(name) and not any("," in word for word in words):
+    if legal == name and fits and not MARKED.search(name) and not any("," in part for part in parts):
         return name
-    digest = sha256(json.dumps(words).encode()).hexdigest()[:16]
+    digest = sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return f"{legal[:CUT_CHARACTERS].encode()[:CUT_BYTES].decode(errors='ignore')}-{digest}"
 
 
 @cache
-def moment() -> str:
-    """Return when this process first asked, in UTC and to the microsecond: no two evaluations share it."""
+def start_timestamp() -> str:
+    """Return the time of this process's first call, in UTC and to the microsecond: no two evaluations share it."""
     return datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S-%f")
 
 
 def rank() -> int:
-    """Return which process of the run this is, before Lightning is imported."""
+    """Return the rank of this process in its run, before Lightning is imported."""
     return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), 0)
-
-
-def check_resume(resume: str | None, directory: str | Path) -> None:
-    """Check that a checkpoint that somebody named is there and the run's own.
-
-    Args:
-        resume: None for a new run, `auto`, or a checkpoint.
-        directory: The run's own checkpoints.
-    """
-    if resume in (None, "auto"):
-        return
-    path = Path(str(resume))
-    if not path.exists():
-        raise ConfigError(f"resume={path}: there is no such checkpoint; resume=auto finds the newest one of this run")
-    if path.parent.resolve() != Path(directory).resolve():
-        raise ConfigError(
-            f"resume={path} belongs to another run than {Path(directory).parent}. Continue there: give that run's "
-            "overrides, or hydra.run.dir=DIR with its folder"
-        )
-
-
-def refuse_to_overwrite(run_dir: Path, resume: str | None) -> None:
-    """Refuse to write a new run over an old one."""
-    metrics = run_dir / "metrics.jsonl"
-    if resume == "auto" or not metrics.exists() or metrics.stat().st_size == 0:
-        return
-    raise ConfigError(
-        f"{run_dir} already holds a run. Continue it with resume=auto, start a second one elsewhere with "
-        "paths.output=DIR, or delete the folder"
-    )
 
 
 @contextmanager

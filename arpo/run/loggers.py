@@ -16,10 +16,9 @@ from typing import Any
 
 from lightning.pytorch import loggers as lightning_loggers
 from lightning.pytorch.utilities import rank_zero_only
-from torch.utils.tensorboard.summary import hparams
 from typing_extensions import override
 
-from arpo.errors import ConfigError
+from arpo.bounds import NotNegativeInt, checked
 from arpo.host.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -49,15 +48,9 @@ LAYOUT: dict[str, list[str]] = {
 }
 """The charts of the one page that shows how a run goes, by their metrics; a metric may be a regular expression."""
 
-FINAL = {"final/success_rate": "rollout/success_rate", "final/val_success_rate": "val/in_domain/success_rate"}
-"""The columns of the table of runs: the last value of the metric on the right."""
-
 
 class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
-    """TensorBoard's event files, straight in the folder of the run.
-
-    They have the page of important curves and a row in the table of runs (HPARAMS), which a failed run fills too.
-    """
+    """TensorBoard's event files, straight in the folder of the run, with a page of important curves."""
 
     def __init__(self, save_dir: str | Path, *, resume_step: int = 0) -> None:
         """Name the folder; nothing is written before the first value.
@@ -69,48 +62,16 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
         """
         purge_step = resume_step + 1 if resume_step else 0  # a crash before the first checkpoint left points too
         super().__init__(save_dir, name="", version="", default_hp_metric=False, purge_step=purge_step)
-        self._last: dict[str, float] = {}
-        self._last_step = resume_step
-        self._row_end: Any = None
-        """The end of the run's row in the table of runs; None where there is no open row."""
+        self._has_page = False
 
     @override
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        if not self._last:
+        if not self._has_page:
             page = {"ARPO": {title: ["Multiline", tags] for title, tags in LAYOUT.items()}}
             self.experiment.add_custom_scalars(page)
+            self._has_page = True
         super().log_metrics(metrics, step)
-        self._last |= metrics
-        self._last_step = max(self._last_step, step or 0)
-
-    @override
-    @rank_zero_only
-    def log_hyperparams(
-        self, params: dict[str, Any] | Namespace, metrics: dict[str, Any] | None = None, step: int | None = None
-    ) -> None:
-        """Open the run's row in the table of runs; `finalize` fills in how it ended."""
-        if self._row_end is not None or not isinstance(params, dict):
-            return
-        params = flatten(params)
-        super().log_hyperparams(params)
-        columns = dict.fromkeys(FINAL, 0.0)
-        experiment, start, self._row_end = hparams(params, columns)  # type: ignore[no-untyped-call]
-        for summary in (experiment, start):
-            self.experiment.file_writer.add_summary(summary)
-
-    @override
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        """Fill the run's row in the table of runs, once, however it ended."""
-        if self._row_end is not None:
-            for name, source in FINAL.items():
-                if source in self._last:
-                    self.experiment.add_scalar(name, self._last[source], self._last_step)
-            if status == "success":  # the row of any other run stays open in the table
-                self.experiment.file_writer.add_summary(self._row_end)
-            self._row_end = None
-        super().finalize(status)
 
 
 @contextmanager
@@ -129,14 +90,7 @@ def finishing(loggers: Sequence[lightning_loggers.Logger]) -> Iterator[None]:
                 importlib.import_module("wandb").teardown()
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Return a nested configuration as one level of dotted names."""
-    if not isinstance(tree, dict):
-        return {prefix: tree if isinstance(tree, int | float | str | bool) else json.dumps(tree)}
-    parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items())
-    return {name: value for part in parts for name, value in part.items()}
-
-
+@checked
 class JsonLinesLogger(lightning_loggers.Logger):
     """A file with one line `{"step": 12, "rollout/success_rate": 0.5, …}` an iteration.
 
@@ -144,7 +98,7 @@ class JsonLinesLogger(lightning_loggers.Logger):
     null. A line is whole or absent, whenever the process dies.
     """
 
-    def __init__(self, path: str | Path, *, resume_step: int = 0) -> None:
+    def __init__(self, path: str | Path, *, resume_step: NotNegativeInt = 0) -> None:
         """Name the file; it is touched with the first value.
 
         Args:
@@ -153,8 +107,6 @@ class JsonLinesLogger(lightning_loggers.Logger):
                 run are cut. 0 is a new run.
         """
         super().__init__()
-        if resume_step < 0:
-            raise ConfigError(f"resume_step must not be negative, got {resume_step}")
         self.path = Path(path)
         self.resume_step = resume_step
         self._row: dict[str, float | int | None] | None = None
@@ -188,13 +140,11 @@ class JsonLinesLogger(lightning_loggers.Logger):
         self._row = {"step": step} | values
         with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644), "wb", buffering=0) as file:
             file.seek(self._offset)
-            file.write(
-                json.dumps(self._row, allow_nan=False).encode() + b"\n"
-            )  # one write: the old line or the new one
+            file.write(json.dumps(self._row, allow_nan=False).encode() + b"\n")  # one write: the old line or the new
             file.truncate()
 
     def _last_line(self) -> dict[str, float | int | None]:
-        """Return what is in the last line, which more may be said of: the evaluation at the end was interrupted."""
+        """Return the last line, which may get more values: the evaluation at the end was interrupted."""
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
         self._offset = sum(map(len, lines[:-1]))
         row: dict[str, float | int | None] = json.loads(lines[-1]) if lines else {}

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from arpo.callbacks.checkpoint import (
     AtomicCheckpointIO,
+    GracefulStop,
     checkpoints,
     is_valid,
     iteration_of,
@@ -28,29 +29,29 @@ from arpo.callbacks.checkpoint import (
     remove,
 )
 from arpo.callbacks.evaluation import Evaluation, evaluation_file
-from arpo.callbacks.graceful_stop import GracefulStop, end_on_signals
+from arpo.callbacks.progress import changes, places
 from arpo.datamodules.rollouts import RolloutDataModule
-from arpo.display.summary import changes, places
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
+from arpo.host.terminal import end_on_signals
 from arpo.run.build import build
 from arpo.run.evaluate import policy_directory
 from arpo.run.folder import hold, rank
 from arpo.run.loggers import finishing
-from arpo.run.warmstart import ensure_model, shared_with_warmstart
+from arpo.run.warmstart import WarmStart
 
 log = logging.getLogger(__name__)
 
 LEAVING_S = 60.0
 """The time that other ranks have to leave once all have trained."""
 FOUND = "ARPO_RESUMED_CHECKPOINT"
-"""The name under which the first process tells the others what it has found."""
+"""The variable by which the first process hands its checkpoint to the others."""
 CHECKING = timedelta(hours=4)
-"""How long the others wait for it: a checkpoint of all weights of a 7B has 93 GiB."""
+"""The longest wait of the others for it: a checkpoint of all weights of a 7B has 93 GiB."""
 ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The variables by which a user says how PyTorch's allocator works."""
+"""The variables by which a user sets up PyTorch's allocator."""
 
 
 def train(cfg: DictConfig) -> int:
@@ -58,22 +59,6 @@ def train(cfg: DictConfig) -> int:
     run_dir = Path(cfg.paths.run_dir)
     with hold(run_dir):
         return _train(cfg, run_dir)
-
-
-def _show_again(run_dir: Path, reason: str) -> None:
-    """Say of a run with nothing left to do what came of it, and where to look."""
-    if rank() == 0:
-        log.info("%s", reason)
-        found = [(f"success, {name}", change) for name, change in changes(run_dir / "eval")]
-        for name, said in [*found, *places(run_dir)]:
-            log.info("%s: %s", name, said)
-
-
-def _export_again(cfg: DictConfig, checkpoint: Path) -> None:
-    """Write the policy of a run with nothing left to do that lacks it: somebody removed it, or cut the run short."""
-    directory = OmegaConf.select(cfg, "callbacks.export.directory")
-    if directory is not None and rank() == 0 and not (Path(directory) / "config.json").exists():
-        policy_directory(checkpoint, Path(directory))
 
 
 def is_over(cfg: DictConfig, done: int) -> bool:
@@ -84,14 +69,17 @@ def is_over(cfg: DictConfig, done: int) -> bool:
 
 
 def _nothing_left(cfg: DictConfig, run_dir: Path, checkpoint: Path) -> bool:
-    """Return whether a checkpoint is the end of its run, which shows again then what came of it."""
-    done = iteration_of(checkpoint)
-    if done >= cfg.iterations:
-        _export_again(cfg, checkpoint)
-    if is_over(cfg, done):
-        _show_again(run_dir, f"the run is finished: iterations={cfg.iterations}, and there is {checkpoint}")
-        return True
-    return False
+    """Return whether a checkpoint is the end of its run; then the results are shown, and a missing export is made."""
+    done, export = iteration_of(checkpoint), OmegaConf.select(cfg, "callbacks.export.directory")
+    if done >= cfg.iterations and export is not None and rank() == 0 and not (Path(export) / "config.json").exists():
+        policy_directory(checkpoint, Path(export))
+    over = is_over(cfg, done)
+    if over and rank() == 0:
+        log.info("the run is finished: iterations=%d, and there is %s", cfg.iterations, checkpoint)
+        results = [(f"success, {name}", change) for name, change in changes(run_dir / "eval")]
+        for name, line in [*results, *places(run_dir)]:
+            log.info("%s: %s", name, line)
+    return over
 
 
 def _train(cfg: DictConfig, run_dir: Path) -> int:
@@ -105,9 +93,8 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
     datamodule = trainer = None
     patience_s = 0.0  # where the run fails, other ranks may wait for this one
     try:
-        if cfg.warmstart is not None:  # in the session: its process is to end with this one
-            shared, desktops = shared_with_warmstart(cfg), OmegaConf.select(cfg, "env.size")
-            ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared, desktops=desktops)
+        if (warmstart := WarmStart.of(cfg)) is not None:  # in the session: its process is to end with this one
+            warmstart.ensure(Path(cfg.model.path), desktops=OmegaConf.select(cfg, "env.size"))
         torch.set_num_threads(cfg.threads)
         expand_segments()
         L.seed_everything(cfg.seed, verbose=False)
@@ -131,7 +118,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
 
 
 def _announce(trainer: L.Trainer, datamodule: object, cfg: DictConfig) -> None:
-    """Say of a run that is about to start where to look at it, and whether most of it is evaluations."""
+    """Log the places of a run that is about to start, and whether most of it is evaluations."""
     shown = places(Path(cfg.paths.run_dir), begins=isinstance(datamodule, RolloutDataModule))
     log.info("%s", "; ".join(f"{name}: {place}" for name, place in shown))
     if isinstance(datamodule, RolloutDataModule):
@@ -141,18 +128,18 @@ def _announce(trainer: L.Trainer, datamodule: object, cfg: DictConfig) -> None:
 
 
 def mention_evaluations(evaluations: Sequence[Evaluation], *, iterations: int, learned: int) -> None:
-    """Say that the evaluations of a run play more episodes than it learns from, where they do."""
+    """Log that the evaluations of a run play more episodes than it learns from, where they do."""
     played = sum(each.episodes(iterations) for each in evaluations)
     if played <= learned:
         return
     fewer = ["evaluation.rollouts_per_task=1"] * any(each.settings.rollouts_per_task > 1 for each in evaluations)
     fewer += ["callbacks.evaluation.at_start=false"] * any(each.at_start for each in evaluations)
-    said = "the evaluations of this run play %d episodes, and its training %d: %s makes them fewer"
-    log.info(said, played, learned, " or ".join([*fewer, "callbacks.evaluation=null"]))
+    message = "the evaluations of this run play %d episodes, and its training %d: %s makes them fewer"
+    log.info(message, played, learned, " or ".join([*fewer, "callbacks.evaluation=null"]))
 
 
 def expand_segments() -> None:
-    """Let PyTorch's allocator grow its segments, unless the user has said how it works: sequences differ in length.
+    """Let PyTorch's allocator grow its segments, unless the user has set it up: sequences differ in length.
 
     The pieces that are left between tensors of other sizes took 8 to 11 GiB of a GPU at 64K tokens (experiments/gpu).
     It is no variable, which the engines in Ray's actors would inherit.
@@ -237,17 +224,17 @@ def exit_code(trainer: L.Trainer) -> int:
 
 
 def agreed_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
-    """Return what `find_checkpoint` finds; one process reads the checkpoint, and the others take its word.
+    """Return the checkpoint to go on from; one process reads it, and the others take its path.
 
     Processes that Lightning starts inherit the environment of the one that has looked. `torchrun` starts all at once,
-    and has a store in which they wait for its word. Where there is neither, as with Slurm, each looks for itself.
+    and has a store in which they wait for it. Where there is neither, as with Slurm, each looks for itself.
     """
     if resume is None:
         return None
     store = _store_of_torchrun()
     if rank() != 0 and (store is not None or FOUND in os.environ):
-        word = os.environ[FOUND] if store is None else _read_by_all(store)
-        return Path(word) if word else None
+        path = os.environ[FOUND] if store is None else _read_by_all(store)
+        return Path(path) if path else None
     found = find_checkpoint(resume, directory)
     os.environ[FOUND] = str(found or "")
     if store is not None:
@@ -265,22 +252,22 @@ def _store_of_torchrun() -> Any:
 
 
 def _key() -> str:
-    """Return the name of the first process's word in the store, which outlives the processes."""
+    """Return the key of the first process's path in the store, which outlives the processes."""
     return f"{FOUND}/{os.environ.get(ATTEMPT, '0')}"
 
 
 def _read_by_all(store: Any) -> str:
-    """Return the first process's word; the last one who reads it removes it.
+    """Return the first process's path; the last process that reads it removes it.
 
     Or it would still be there for processes that `torchrun` starts again. It counts their attempts, but not those that
     begin because nodes came or went.
     """
     key = _key()
-    word: str = store.get(key).decode()
+    path: str = store.get(key).decode()
     if store.add(f"{key}/read", 1) == int(os.environ["WORLD_SIZE"]) - 1:
         store.delete_key(key)
         store.delete_key(f"{key}/read")
-    return word
+    return path
 
 
 def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:

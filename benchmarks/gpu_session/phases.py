@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.gpu_session.play import MODEL, RESULTS, ROOT, SITE, note
 
-ARCHITECTURE = ROOT / "conf" / "architecture" / "qwen2_5_vl_7b.yaml"
+ARCHITECTURE = ROOT / "arpo" / "models" / "shapes" / "qwen2_5_vl_7b.json"
 SMALL_ARCHITECTURE = ROOT / "benchmarks" / "small_architecture.yaml"
 DESKTOPS, STEPS, TOKENS, CONTEXT = 4, 4, 128, 16384
 SPREAD = 0.02
@@ -92,7 +92,7 @@ def weights(play: Play) -> None:
 
         make_tiny(play.model, corpus=["Action: wait()"] * 4, words=600)
         return
-    from arpo.models.saving import write_weights
+    from arpo.models.checkpoint import write_weights
     from benchmarks.gpu_session.published import write_companions
 
     if not (play.model / "config.json").exists():  # a part has brought them where there is no network
@@ -104,8 +104,8 @@ def weights(play: Play) -> None:
 
 
 def random_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
+    from arpo.models.checkpoint import model_without_weights
     from arpo.models.family import family_of
-    from arpo.models.sharding import model_without_weights
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)

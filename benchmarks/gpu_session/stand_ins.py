@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from arpo.agent.actions import Action, Wait
 from arpo.agent.grammar import GRAMMARS
-from arpo.agent.parser import ParsedResponse
+from arpo.agent.response import ParsedResponse
 from arpo.envs.protocol import StepResult
 from arpo.inference.vllm import VllmEngine
 from arpo.rollout import episode

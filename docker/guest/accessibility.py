@@ -3,7 +3,7 @@
     python3 accessibility.py '[{"title": …, "pid": …, "x": …, …}]' '{"7": "/usr/bin/vlc"}'  # packed XML, base64
     python3 accessibility.py terminal                                          # the text of GNOME's terminal
 
-A program of its own, because a broken application may hang whoever asks it. Windows of the list that no application
+A program of its own, because a broken application may hang its caller. Windows of the list that no application
 describes, such as a terminal's, become an application with one frame.
 """
 
@@ -127,8 +127,8 @@ def attributes(node: Atspi.Accessible) -> Iterator[tuple[str, str]]:
     yield "name", node.get_name()
     states = {state.value_nick.replace("-", "_") for state in node.get_state_set().get_states()}
     yield from ((key("st", state), "true") for state in sorted(states))
-    told = node.get_attributes() or {}
-    yield from ((key("attr", name), value) for name, value in told.items() if NAME.fullmatch(name))
+    attributes = node.get_attributes() or {}
+    yield from ((key("attr", name), value) for name, value in attributes.items() if NAME.fullmatch(name))
     if {"visible", "showing"} <= states and node.get_component_iface():
         place = node.get_extents(Atspi.CoordType.SCREEN)
         yield key("cp", "screencoord"), str((place.x, place.y))
@@ -166,7 +166,7 @@ def key(space: str, name: str) -> str:
 
 
 def clean(text: str | None) -> str:
-    """Return what XML can hold of a text."""
+    """Return the part of a text that XML can hold."""
     return UNPRINTABLE.sub("", text or "")
 
 

@@ -58,7 +58,7 @@ class Framebuffer:
 
 @dataclass(frozen=True)
 class Holder:
-    """Whoever has a lock."""
+    """The owner of a lock."""
 
     since: float
     """Seconds of `time.monotonic`."""
@@ -67,7 +67,7 @@ class Holder:
 
 
 class Turn:
-    """A lock that says who holds it. Whoever has it may take it again."""
+    """A lock that knows its holder, which may take it again."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -95,7 +95,7 @@ class Desktop:
         self.root = self.display.screen().root
         self.lock = Turn()
         self.display.xfixes_query_version()
-        self.display.xtest_grab_control(True)  # whoever grabs the X server keeps every other client waiting
+        self.display.xtest_grab_control(True)  # a client that grabs the X server keeps all others waiting
         self._framebuffer = Framebuffer(framebuffer)
         self.width, self.height = self._framebuffer.width, self._framebuffer.height
 
@@ -158,7 +158,7 @@ class Desktop:
         self._ask_window_manager(window, "_NET_ACTIVE_WINDOW", [2, X.CurrentTime, 0, 0, 0])
 
     def end(self) -> None:
-        """Let go of a display that has ended; nobody may look at it any more."""
+        """Let go of a display that has ended; it is not looked at any more."""
         self._framebuffer.close()
 
     def close(self, window: int) -> None:
@@ -186,13 +186,13 @@ class Desktop:
         return int(active[0]) if len(active) and active[0] else None
 
     def has_window_manager(self) -> bool:
-        """Say whether a window manager owns the root window, and has told all that it tells at its start."""
+        """Say whether a window manager owns the root window, and has said all that it says at its start."""
         with self.lock:
             self._nudge()
             return {self.display.intern_atom(name) for name in TOLD_AT_START} <= set(self.root.list_properties())
 
     def pointer(self) -> tuple[int, int]:
-        """Return where the pointer is."""
+        """Return the place of the pointer."""
         with self.lock:
             found = self.root.query_pointer()
         return found.root_x, found.root_y

@@ -1,6 +1,6 @@
-"""What a desktop has before anybody uses it: a background, a panel, and the bus of accessible applications.
+"""The outfit of an unused desktop: a background, a panel, and the bus of accessible applications.
 
-All of it runs as the user, who may end it: a reset begins it anew.
+All of it runs as the user, and may be ended: a reset begins it anew.
 """
 
 import os

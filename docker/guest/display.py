@@ -64,7 +64,7 @@ class Session:
         Raises:
             walls.ProcessesLeftError: If a process does not end.
         """
-        with self._lock:  # until the end: whoever starts something then starts it after the last kill
+        with self._lock:  # until the end: what starts then starts after the last kill
             self._over = True
             walls.end_everything()
         self.desktop.end()  # and not when garbage is collected, which may be forty sessions later

@@ -1,7 +1,7 @@
 """The door of the guest server: a connection waits here, without a thread, until it has shown the secret.
 
-Whoever reaches the port, a process of the host or a neighbour, may open connections without end and say nothing, drip,
-or send for ever. Threads count among the processes that a desktop may have, so none is spent on a stranger.
+A client that reaches the port, a process of the host or a neighbour, may open connections without end and say nothing,
+drip, or send for ever. Threads count among the processes that a desktop may have, so none is spent on a stranger.
 """
 
 import errno
@@ -42,8 +42,8 @@ class Door:
 
     Args:
         port: Where to listen.
-        secret: What the head of a first request must carry; empty: everybody is let in.
-        let_in: Begins to serve a connection, and returns; whoever has served it says `leave`.
+        secret: What the head of a first request must carry; empty: every caller is let in.
+        let_in: Begins to serve a connection, and returns; `leave` is called when it was served.
     """
 
     def __init__(self, port: int, secret: str, let_in: Callable[[socket, Address], None]) -> None:
@@ -74,7 +74,7 @@ class Door:
         self._places.release()
 
     def _patience_s(self) -> float | None:
-        """Return how long the oldest stranger may still take; None where there is none."""
+        """Return the seconds that the oldest stranger may still take; None where there is none."""
         for _, _, since in self._strangers.values():
             return max(0.0, since + HEAD_LIMIT_S - time.monotonic())
         return None
@@ -97,7 +97,7 @@ class Door:
             self._poll.register(connection, select.EPOLLIN | select.EPOLLET)  # once for everything that comes
 
     def _look_at(self, descriptor: int) -> None:
-        """Read what has come, without taking it from whoever will serve the connection."""
+        """Read what has come, without taking it from the server of the connection."""
         connection, address, _ = self._strangers[descriptor]
         try:
             head, ends, _ = connection.recv(LARGEST_HEAD, MSG_PEEK).partition(_HEAD_ENDS)
@@ -121,7 +121,7 @@ class Door:
             self._let_in(connection, address)
             return
         with suppress(OSError):
-            connection.recv(len(head) + len(_HEAD_ENDS))  # what nobody has read would cost the peer the answer
+            connection.recv(len(head) + len(_HEAD_ENDS))  # what was not read would cost the peer the answer
             connection.send(refusal)
         _close(connection)
 

@@ -45,7 +45,7 @@ class Attributes:
         if os.stat(directory).st_mode & 0o7777 != self.mode:  # last: an access list changes it too
             os.chmod(directory, self.mode)
         if os.stat(directory).st_uid == walls.USER.pw_uid:
-            os.utime(directory)  # an owner may set any time, and one in the future stays, whoever reads the directory
+            os.utime(directory)  # an owner may set any time, and one in the future stays
 
 
 class Files:

@@ -1,4 +1,4 @@
-"""The state of a desktop that nobody has used: taken from a new one, and compared after every reset."""
+"""The state of an unused desktop: taken from a new one, and compared after every reset."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ def fingerprint(desktop: Desktop) -> dict[str, object]:
 
 
 def differences(wanted: dict[str, object], found: dict[str, object]) -> list[str]:
-    """Return what differs, in words."""
+    """Return the differences as a sentence."""
     return [
         f"{name} is {found.get(name)!r}, was {wanted.get(name)!r}"
         for name in sorted(wanted.keys() | found.keys())

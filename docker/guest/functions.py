@@ -94,7 +94,7 @@ def signatures() -> list[dict]:
 
 
 def refusal(name: object, arguments: object) -> str:
-    """Return why a call is none of a function; empty where it is one."""
+    """Return the reason to refuse a call; empty where it fits its function."""
     function = FUNCTIONS.get(name) if isinstance(name, str) else None
     if function is None:
         return f"there is no function {str(name)[:40]!r}"
@@ -146,7 +146,7 @@ def _is_text(value: str) -> bool:
 
 
 def _inside(path: str) -> str:
-    """Return where a path leads; a link counts as what it leads to.
+    """Resolve a path; a link counts as its target.
 
     A program of the user may put a link there a moment later. It has no more rights than this one.
 

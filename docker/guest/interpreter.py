@@ -1,6 +1,6 @@
 """A Python that has PyAutoGUI loaded already: a fork of it runs a program in 8 ms, a new process in 250.
 
-Run as a program it reads one request a line and answers each on the descriptor that it is told. It keeps the rights
+Run as a program it reads one request a line and answers each on the descriptor that it is given. It keeps the rights
 of the server, so that no program reaches it; each fork gives them up before it runs anything.
 """
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import walls
 
 FOLDER = Path("/run/judge")
-"""Of root and the group `judge`; nobody else may enter."""
+"""Of root and the group `judge`; no other user may enter."""
 FIRST_GROUP = 100_000
 """The groups of the programs of checks are the numbers from here on."""
 PATIENCE_S, PATIENCE_AFTER_A_HANG_S = 12.0, 3.0
-"""For one program; who kept one waiting keeps the next waiting, too."""
+"""For one program; what kept one waiting keeps the next waiting, too."""
 STARVED_S = 60.0
 """For a program that has not had its chance, because the machine was busy with other things."""
 
@@ -55,7 +55,7 @@ class Judge:
         return next(self._groups) if self.active else None
 
     def patience_s(self, wanted_s: float) -> float:
-        """Return how long the next program may take."""
+        """Return the seconds that the next program may take."""
         limit_s = PATIENCE_AFTER_A_HANG_S if self._hung else PATIENCE_S
         return min(wanted_s, limit_s) if self.active else wanted_s
 
@@ -80,7 +80,7 @@ class Judge:
                 each.write_bytes(self._renamed(text.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
 
     def place(self, path: Path) -> Path | None:
-        """Return where the file is that was put in for a path; None where there is none."""
+        """Return the file that was put in for a path; None where there is none."""
         return self._kept.get(_at_home(path))
 
     def rewritten(self, command: str | list[str]) -> str | list[str]:
@@ -110,5 +110,5 @@ def _at_home(path: Path) -> Path:
 
 
 def rights(group: int | None) -> tuple[str, ...]:
-    """Return what stands before the command of a program: of a check, or of the user where there is no group."""
+    """Return the prefix of the command of a program: of a check, or of the user where there is no group."""
     return walls.AS_USER if group is None else walls.as_judge(group)

@@ -26,9 +26,9 @@ desktop took that time, the machine is not to blame."""
 ALONE_S, SETTLES_S = 1.0, 0.005
 """For so long a program of a check has the desktop for itself; then it may be waiting for another one."""
 COLLECT_S = 2.0
-"""After which a process that was killed is left to whoever traces it."""
+"""After which a process that was killed is left to its tracer."""
 DISK_RESERVE = 256 * 1024
-"""Bytes; with less, applications fail to save and nobody can tell why."""
+"""Bytes; with less, applications fail to save without a reason."""
 
 
 class TooSlowError(Exception):
@@ -79,7 +79,7 @@ class Programs:
                 done = self._run(command, arguments, group, timeout_s)
         except RestlessError as error:
             raise HangingError(str(error)) from error
-        if group is not None and done["returncode"] < 0:  # what it would have said, nobody knows
+        if group is not None and done["returncode"] < 0:  # its answer is lost
             raise HangingError(f"{command!r} was ended by signal {-done['returncode']}")
         return done
 
@@ -160,7 +160,7 @@ def _at_home(arguments: list[str], group: int | None) -> list[str]:
 
 
 def _read(process: subprocess.Popen, deadline: float, gets_more_time: Callable[[], bool]) -> tuple[str, str]:
-    """Return what a process writes until it closes both of its streams; one that writes too much is killed.
+    """Return the output of a process until it closes both of its streams; one that writes too much is killed.
 
     Raises:
         TimeoutError: At the deadline, or later where it `gets_more_time`.
@@ -203,14 +203,14 @@ def _waits_for_machine(session: int) -> bool:
 
 
 def _worked_s() -> float:
-    """Return how long all processes of this container together have had a core; both versions of cgroups count."""
+    """Return the seconds of a core that all processes of this container have had; both versions of cgroups count."""
     with suppress(OSError):
         return int(Path("/sys/fs/cgroup/cpuacct/cpuacct.usage").read_text()) / 1e9
     return _counter("usage_usec", "cpu.stat") / 1e6
 
 
 def troubles(before: dict[str, int]) -> list[str]:
-    """Return what programs did that makes their desktop worthless: they used up its disk, memory or processes.
+    """Return the deed of programs that makes their desktop worthless: they used up its disk, memory or processes.
 
     Args:
         before: What `refused` gave when the episode began.
@@ -228,7 +228,7 @@ def troubles(before: dict[str, int]) -> list[str]:
 
 
 def refused() -> dict[str, int]:
-    """Return how often the kernel has killed a process of this container for memory (`oom_kill`), and how often it
+    """Count how often the kernel has killed a process of this container for memory (`oom_kill`), and how often it
     has refused to make one (`max`); both versions of cgroups count."""
     return {
         "oom_kill": _counter("oom_kill", "memory.events", "memory/memory.oom_control"),

@@ -335,7 +335,7 @@ class Guest:
         if window is None:
             return Answer.error(404, f"there is no window {name!r}")
         act(window)
-        return Answer.text("Window found and told")
+        return Answer.text("Window found")
 
     def _health(self, parameters: Parameters) -> Answer:
         """Ask the X server, because a server whose X server hangs still answers; then look what is used up."""
@@ -414,7 +414,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file of the user; a pipe in its place keeps nobody waiting."""
+    """Write a file of the user; a pipe in its place holds nothing up."""
     with walls.files_of(walls.USER):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666)) as file:

@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         refusal = self._refusal()
-        self.close_connection = self.close_connection or refusal is not None  # a body that nobody reads is in the way
+        self.close_connection = self.close_connection or refusal is not None  # a body that is not read is in the way
         answer = refusal or self._answer_of_guest()
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)

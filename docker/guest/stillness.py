@@ -27,7 +27,7 @@ class _Stillness:
         self._stopped: set[int] = set()
 
     def begin(self, goes_on: Callable[[int], bool] = lambda _: False) -> Callable[[], None]:
-        """Stop the programs of the user, and return what lets them go on, when nobody else needs them still.
+        """Stop the programs of the user, and return how to let them go on when no other caller needs them still.
 
         Args:
             goes_on: Says of a process whether it is left alone.
@@ -76,7 +76,7 @@ STILLNESS = _Stillness()
 
 
 def doings(group: int) -> dict[str, list[str]]:
-    """Return how often each thread of the user has gone on so far, but for those of groups from this one on.
+    """Count how often each thread of the user has gone on so far, but for those of groups from this one on.
 
     A timer of the kernel may let a program go on that stands still, and stop again before anyone looks.
     """

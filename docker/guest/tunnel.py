@@ -52,7 +52,7 @@ def connected(name: str) -> Iterator[socket.socket]:
     """Give a connection to a program.
 
     Raises:
-        NotItselfError: Says who answers.
+        NotItselfError: If another program answers.
     """
     files = tuple(file for _, files in PROGRAMS[name] for file in files)
     try:
@@ -80,7 +80,7 @@ def _connection(name: str) -> socket.socket:
 
 
 def stranger(place: str, program: str) -> str:
-    """Return who listens at a socket of the file system in the place of a program; empty where that does."""
+    """Return the program that listens at a socket in the place of another; empty where that does."""
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
         connection.connect(place)
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -116,15 +116,15 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _doubt(connection: socket.socket, files: tuple[str, ...]) -> str:
-    """Return why the other end of a connection is not one of these programs; empty where it is."""
+    """Return the reason to doubt that the other end of a connection is one of these programs; empty where it is."""
     deadline = time.monotonic() + ACCEPT_S
     while not (inode := _inode(connection)):  # it has none before the program has taken it
         if time.monotonic() > deadline:
-            return "nobody takes the connection"
+            return "no program takes the connection"
         time.sleep(0.01)
     owners = [pid for pid, _, _ in walls.processes((walls.USER.pw_uid,)) if _holds(pid, inode)]
     doubts = [each for pid in owners if (each := _doubt_of(pid, files))]
-    return "nobody holds the connection" if not owners else doubts[0] if doubts else ""
+    return "no program holds the connection" if not owners else doubts[0] if doubts else ""
 
 
 def _inode(connection: socket.socket) -> int:
@@ -149,7 +149,7 @@ def _holds(pid: int, inode: int) -> bool:
 
 
 def _doubt_of(pid: int, files: tuple[str, ...]) -> str:
-    """Return why a process is not one of these programs, or runs code that is not of the system."""
+    """Return the reason why a process is not one of these programs, or runs code that is not of the system."""
     try:
         with walls.owner_of(pid):
             program = os.readlink(f"/proc/{pid}/exe")

@@ -51,7 +51,7 @@ class ProcessesLeftError(Exception):
 
 
 def close_memory() -> None:
-    """Let no process look into this one, write to it or trace it, whoever owns it."""
+    """Let no process look into this one, write to it or trace it, whatever its owner."""
     _call(_LIBC.prctl, _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -116,7 +116,7 @@ def _touching_as(user: int, group: int) -> Iterator[None]:
 
 
 def as_judge(group: int) -> tuple[str, ...]:
-    """Return what makes a process one of the user's that no other process of the user can trace."""
+    """Return the start of a process of the user that no other process of the user can trace."""
     groups = ",".join(map(str, JUDGE_GROUPS))
     own = ("setpriv", "--reuid=user", f"--regid={group}", f"--groups={groups}", *_POWERLESS)
     return (
@@ -198,12 +198,12 @@ def at_least_run(number: int) -> bool:
 
 
 def worked_s(process: str) -> float:
-    """Return how long a process, or a thread, had a core."""
+    """Return the seconds for which a process, or a thread, had a core."""
     return sum(map(int, status(process)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def status(process: str) -> list[str]:
-    """Return what the kernel says of a process or a thread at a place below /proc, from its state on.
+    """Return the kernel's fields of a process or a thread at a place below /proc, from its state on.
 
     Its name stands before that, and the process chooses it: bytes that are no text, and any number of brackets.
     """

@@ -15,11 +15,11 @@ class Watch:
     """A look at the call that this server makes to the X server, again and again.
 
     A busy machine looks different from what programs do: there neither server works before the answer comes, both wait
-    for a core rather than sleep, and few programs run. An X server that somebody has stopped from outside is stopped,
+    for a core rather than sleep, and few programs run. An X server that was stopped from outside is stopped,
     and does not sleep: no program of the desktop can stop it.
 
     Args:
-        turn: Of those who make calls.
+        turn: Of the callers.
         x_server: Id of its process.
     """
 
@@ -31,7 +31,7 @@ class Watch:
         self._sleeps = 0
 
     def look(self) -> str:
-        """Return what programs do that no call would be answered; empty where they do nothing of the kind."""
+        """Return the reason why no call would be answered; empty where there is none."""
         if walls.at_least_run(MOST_RUNNING):
             return f"{MOST_RUNNING} programs computed at once"
         call = self._turn.holder

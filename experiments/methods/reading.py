@@ -16,8 +16,10 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
 from arpo.apps.comparison.arms import Arm  # noqa: E402
-from arpo.apps.comparison.compare import Comparison  # noqa: E402
-from arpo.apps.comparison.measures import FINAL  # noqa: E402
+from arpo.apps.comparison.compare import (  # noqa: E402
+    FINAL,
+    Comparison,
+)
 from arpo.apps.comparison.runs import SUCCESS, Run  # noqa: E402
 from arpo.apps.comparison.words import differences, percent  # noqa: E402
 from arpo.evaluation.intervals import difference  # noqa: E402
@@ -55,7 +57,7 @@ def _run(seed: int, arm: str, lines: Sequence[dict[str, str]]) -> Run:
         }
         for line in own  # GRPO has no buffer
     )
-    return Run(Path(arm), {}, seed, len(own), iterations, (), {}, 0.0)
+    return Run(Path(arm), {}, seed, len(own), iterations, (), {})
 
 
 def curves(comparison: Comparison) -> list[str]:

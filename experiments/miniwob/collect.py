@@ -1,7 +1,7 @@
 """The main job in numbers, with replay and without: `python experiments/miniwob/collect.py [outputs] --write`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -9,12 +9,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.apps.comparison.compare import Comparison, rows  # noqa: E402
+from arpo.apps.comparison.compare import FINAL, Comparison, Measure, evaluated, final, minutes, rows  # noqa: E402
 from arpo.apps.comparison.curves import Panel, draw  # noqa: E402
-from arpo.apps.comparison.measures import FINAL, Measure, evaluated, final, minutes  # noqa: E402
 from arpo.apps.comparison.runs import SUCCESS, Run  # noqa: E402
 from arpo.apps.comparison.words import DASH, origin, percent, table  # noqa: E402
 from arpo.evaluation.intervals import Interval  # noqa: E402
+from arpo.evaluation.run_folder import read_metrics  # noqa: E402
 from experiments.curves import Bars  # noqa: E402
 from experiments.studies import before, risen  # noqa: E402
 from experiments.study import (  # noqa: E402
@@ -98,14 +98,20 @@ def by_page(runs: Sequence[Run], name: str) -> list[dict[str, Any]]:
     return sorted(pages.values(), key=lambda row: -(row["after"] or 0.0))
 
 
+def total(lines: Iterable[Mapping[str, Any]], metric: str) -> float:
+    """The sum of a metric over lines of metrics.jsonl."""
+    return sum(line.get(metric) or 0.0 for line in lines)
+
+
 def time_of(run: Run) -> dict[str, float]:
     """Seconds of a run by phase.
 
     `rollout`, `update`, `sync` and `evaluation` are wall time. `environment` and `generation` divide the rollout in
     proportion to `time/env` and `time/generate`, which are sums over episodes that overlap.
     """
-    env, generate = run.total("time/env"), run.total("time/generate")
-    split = {phase: run.total(f"time/{phase}") for phase in PHASES} | {"evaluation": run.evaluation_s}
+    env, generate = (total(run.iterations, f"time/{part}") for part in ("env", "generate"))
+    split = {phase: total(run.iterations, f"time/{phase}") for phase in PHASES}
+    split["evaluation"] = total(read_metrics(run.directory)[0], "time/evaluation")  # one of them precedes training
     split["rest"] = max(0.0, run.wall_s - sum(split.values()))
     split["environment"] = split["rollout"] * env / max(env + generate, 1e-9)
     split["generation"] = split["rollout"] - split["environment"]

@@ -9,10 +9,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.apps.comparison import measures as of  # noqa: E402
-from arpo.apps.comparison.compare import Comparison, rows  # noqa: E402
+from arpo.apps.comparison import compare as of  # noqa: E402
+from arpo.apps.comparison.compare import FINAL, Comparison, Measure, rows  # noqa: E402
 from arpo.apps.comparison.curves import Panel  # noqa: E402
-from arpo.apps.comparison.measures import FINAL, Measure  # noqa: E402
 from arpo.apps.comparison.runs import SUCCESS  # noqa: E402
 from arpo.apps.comparison.words import origin, percent, runs, table, written  # noqa: E402
 from arpo.evaluation.intervals import Interval  # noqa: E402

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
 from arpo.host.files import atomically  # noqa: E402
-from arpo.run.shipped import MADE, WEIGHTS, hashes  # noqa: E402
+from arpo.run.warmstart import MADE, WEIGHTS  # noqa: E402
 
 
 def pack(run: Path, directory: Path) -> None:
@@ -33,7 +33,6 @@ def pack(run: Path, directory: Path) -> None:
         half = {name: tensor.half() for name, tensor in load_file(partial / WEIGHTS).items()}
         save_file(half, partial / WEIGHTS, {"format": "pt"})
         made = {"command": " ".join(start["command"]), "commit": start["git"]["commit"], "machine": start["machine"]}
-        made["sha256"] = hashes(partial)
         (partial / MADE).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 

@@ -6,23 +6,11 @@ The forms of UI-TARS's text are the rows of `test_answers.py` too; here stand wh
 import json
 from collections.abc import Iterator
 
-from arpo.agent.actions import (
-    Action,
-    Call,
-    Click,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    MiddleClick,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent.actions import Action, Call, Click, Drag, Fail, Finished, Hotkey, Hover, Scroll, TypeText, Wait
 from arpo.agent.grammar import GrammarName
+from arpo.agent.response import ParseErrorKind
+from arpo.agent.ui_tars import parse_response
+from arpo.errors import ActionParseError
 
 Row = tuple[GrammarName, str, tuple[Action, ...], str]
 
@@ -36,15 +24,15 @@ UI_TARS = "the prompt, the training examples and the parsers of UI-TARS"
 EACH: tuple[tuple[dict[str, object], Action], ...] = (
     ({"action": "left_click", "coordinate": [512, 77]}, Click(512, 77)),
     ({"action": "left_click", "coordinate": [0, 999]}, Click(0, 999)),
-    ({"action": "right_click", "coordinate": [3, 4]}, RightClick(3, 4)),
-    ({"action": "middle_click", "coordinate": [3, 4]}, MiddleClick(3, 4)),
-    ({"action": "double_click", "coordinate": [3, 4]}, DoubleClick(3, 4)),
-    ({"action": "triple_click", "coordinate": [3, 4]}, DoubleClick(3, 4)),
+    ({"action": "right_click", "coordinate": [3, 4]}, Click(3, 4, button="right")),
+    ({"action": "middle_click", "coordinate": [3, 4]}, Click(3, 4, button="middle")),
+    ({"action": "double_click", "coordinate": [3, 4]}, Click(3, 4, count=2)),
+    ({"action": "triple_click", "coordinate": [3, 4]}, Click(3, 4, count=2)),
     ({"action": "mouse_move", "coordinate": [3, 4]}, Hover(3, 4)),
     ({"action": "left_click_drag", "coordinate": [700, 400]}, Drag(None, None, 700, 400)),
     ({"action": "left_click"}, Click()),
-    ({"action": "right_click"}, RightClick()),
-    ({"action": "double_click"}, DoubleClick()),
+    ({"action": "right_click"}, Click(button="right")),
+    ({"action": "double_click"}, Click(count=2)),
     ({"action": "scroll", "pixels": -5}, Scroll("down")),
     ({"action": "scroll", "pixels": 300, "coordinate": [5, 6]}, Scroll("up", 5, 6)),
     ({"action": "hscroll", "pixels": -10}, Scroll("left")),
@@ -176,8 +164,8 @@ def of_text() -> Iterator[tuple[str, tuple[Action, ...], str]]:
         (f"click(start_box='{box}')", Click(5, 6)),
         ("click(start_box='(5,6)')", Click(5, 6)),
         ("click(point='<point>5 6</point>')", Click(5, 6)),
-        ("left_double(start_box='(5,6)')", DoubleClick(5, 6)),
-        ("right_single(start_box='(5,6)')", RightClick(5, 6)),
+        ("left_double(start_box='(5,6)')", Click(5, 6, count=2)),
+        ("right_single(start_box='(5,6)')", Click(5, 6, button="right")),
         ("hover(start_box='(5,6)')", Hover(5, 6)),
         ("move_to(point='<point>5 6</point>')", Hover(5, 6)),
         ("drag(start_box='(1,2)', end_box='(3,4)')", Drag(1, 2, 3, 4)),
@@ -206,3 +194,12 @@ CORPUS: list[Row] = [
     *(("computer_use", *row) for row in of_json()),
     *(("computer_use_xml", *row) for row in of_xml()),
 ]
+
+
+def read(response: str) -> object:
+    """The action of an answer of UI-TARS, or its actions, or the kind of the error."""
+    try:
+        found = parse_response(response).actions
+    except ActionParseError as error:
+        return ParseErrorKind(error.kind).value
+    return found[0] if len(found) == 1 else found

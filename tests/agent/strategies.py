@@ -1,11 +1,12 @@
 """Hypothesis strategies for actions and the text around them."""
 
 import string
+from functools import partial
 
 from hypothesis import strategies as st
 
 from arpo.agent import actions
-from arpo.agent.boxes import MAX_COORDINATE
+from arpo.agent.actions import MAX_COORDINATE
 from arpo.agent.keys import KEYS
 
 coordinates = st.one_of(
@@ -27,9 +28,10 @@ thoughts = texts
 
 pointed = st.one_of(
     [
-        st.builds(kind, coordinates, coordinates)
-        for kind in (actions.Click, actions.DoubleClick, actions.RightClick, actions.MiddleClick, actions.Hover)
+        st.builds(partial(actions.Click, button=button, count=count), coordinates, coordinates)
+        for button, count in actions.CLICKS
     ]
+    + [st.builds(actions.Hover, coordinates, coordinates)]
 )
 directions = st.sampled_from(["up", "down", "left", "right"])
 hotkeys = st.one_of(
@@ -40,7 +42,7 @@ any_action = st.one_of(
     pointed,
     st.builds(actions.Drag, coordinates, coordinates, coordinates, coordinates),
     st.builds(actions.Drag, st.none(), st.none(), coordinates, coordinates),
-    st.sampled_from([actions.Click(), actions.DoubleClick(), actions.RightClick(), actions.MiddleClick()]),
+    st.sampled_from([actions.Click(None, None, button, count) for button, count in actions.CLICKS]),
     st.builds(actions.Scroll, directions),
     st.builds(actions.Scroll, directions, coordinates, coordinates),
     hotkeys,

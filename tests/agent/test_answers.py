@@ -5,7 +5,6 @@ import pytest
 from arpo.agent.actions import (
     CallUser,
     Click,
-    DoubleClick,
     Drag,
     Fail,
     Finished,
@@ -13,15 +12,13 @@ from arpo.agent.actions import (
     Hover,
     KeyDown,
     KeyUp,
-    MiddleClick,
     Press,
-    RightClick,
     Scroll,
     TypeText,
     Wait,
 )
-from arpo.agent.parser import parse_response
-from arpo.errors import ActionParseError
+from arpo.agent.ui_tars import parse_response
+from tests.agent.corpus import read
 
 PARSER = "bytedance/UI-TARS codes/ui_tars/action_parser.py"
 PARSER_TEST = "bytedance/UI-TARS codes/tests/action_parser_test.py, inference_test.py"
@@ -252,9 +249,9 @@ CALLS = [
     ("keyup(key='ctrl')", KeyUp("ctrl"), PARSER),
     ("left_click(start_box='(1,2)')", Click(1, 2), OPERATOR),
     ("left_single(start_box='(1,2)')", Click(1, 2), PARSER),
-    ("double_click(start_box='(1,2)')", DoubleClick(1, 2), OPERATOR),
-    ("right_click(point='<point>1 2</point>')", RightClick(1, 2), OPERATOR),
-    ("middle_click(start_box='(1,2)')", MiddleClick(1, 2), SENSE),
+    ("double_click(start_box='(1,2)')", Click(1, 2, count=2), OPERATOR),
+    ("right_click(point='<point>1 2</point>')", Click(1, 2, button="right"), OPERATOR),
+    ("middle_click(start_box='(1,2)')", Click(1, 2, button="middle"), SENSE),
     ("mouse_move(start_box='(1,2)')", Hover(1, 2), OPERATOR),
     ("left_click_drag(start_box='(1,2)', end_box='(3,4)')", Drag(1, 2, 3, 4), OPERATOR),
     ("select(start_box='(1,2)', end_box='(3,4)')", Drag(1, 2, 3, 4), OPERATOR),
@@ -267,15 +264,6 @@ CALLS = [
 def test_a_call_is_read_as_its_source_says(call, expected, source):
     assert read(f"Thought: t\nAction: {call}") == expected
     assert read(f"Action: {call}") == expected
-
-
-def read(response: str):
-    """Return the action, or the actions, or the kind of the error."""
-    try:
-        found = parse_response(response).actions
-    except ActionParseError as error:
-        return error.kind.value
-    return found[0] if len(found) == 1 else found
 
 
 FOUR = "click(point='<point>403 81</point>')\n\ntype(content='a')\n\nhotkey(key='enter')\n\nclick(point='(1,2)')"

@@ -7,11 +7,15 @@ import pytest
 from arpo.agent import actions
 from arpo.agent.computer_use import parse_response, render_response
 from arpo.agent.functions import Function
-from arpo.agent.parser import parse_action
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
-from arpo.agent.render import render
-from arpo.agent.tools import system_message
+from arpo.agent.ui_tars import parse_action
 from arpo.errors import ActionParseError
+
+
+def quoted(arguments: str) -> str:
+    """A call in Python's quotes."""
+    return f"<tool_call>{{'name': 'computer_use', 'arguments': {arguments}}}</tool_call>"
 
 
 def called(**arguments: object) -> str:
@@ -22,14 +26,7 @@ def called(**arguments: object) -> str:
 @pytest.mark.parametrize(
     ("arguments", "action"),
     [
-        ({"action": "left_click", "coordinate": [500, 250]}, actions.Click(500, 250)),
-        ({"action": "right_click", "coordinate": [0, 999.5]}, actions.RightClick(0, 999.5)),
-        ({"action": "middle_click", "coordinate": [3, 4]}, actions.MiddleClick(3, 4)),
-        ({"action": "double_click", "coordinate": [1, 2]}, actions.DoubleClick(1, 2)),
-        ({"action": "triple_click", "coordinate": [1, 2]}, actions.DoubleClick(1, 2)),
-        ({"action": "mouse_move", "coordinate": [1, 2]}, actions.Hover(1, 2)),
-        ({"action": "scroll", "pixels": -5}, actions.Scroll("down")),
-        ({"action": "scroll", "pixels": 5, "coordinate": [3, 4]}, actions.Scroll("up", 3, 4)),
+        ({"action": "right_click", "coordinate": [0, 999.5]}, actions.Click(0, 999.5, button="right")),
         ({"action": "hscroll", "pixels": 1}, actions.Scroll("right")),
         ({"action": "key", "keys": ["ctrl", "Page_Down"]}, actions.Hotkey(("ctrl", "pagedown"))),
         ({"action": "key", "keys": ["A"]}, actions.Hotkey(("A",))),
@@ -37,13 +34,12 @@ def called(**arguments: object) -> str:
         ({"action": "type", "text": "it's </tool_call>\n"}, actions.TypeText("it's </tool_call>\n")),
         ({"action": "wait", "time": 2.5}, actions.Wait()),
         ({"action": "wait"}, actions.Wait()),
-        ({"action": "terminate", "status": "success"}, actions.Finished()),
         ({"action": "terminate", "status": "failure"}, actions.Fail()),
         ({"action": "answer", "text": "42"}, actions.Finished("42")),
     ],
     ids=str,
 )
-def test_each_action_of_the_tool(arguments, action):
+def test_actions_of_the_tool_beside_those_of_the_corpus(arguments, action):
     assert parse_response(called(**arguments)).actions == (action,)
 
 
@@ -54,7 +50,7 @@ def test_the_thought_is_what_stands_before_and_more_calls_may_follow():
     assert render_response(parsed.actions[0], parsed.thought, *parsed.actions[1:]) == text.rstrip()
     assert parsed.actions == (actions.Click(1, 2), actions.TypeText("a"))
     with pytest.raises(ActionParseError, match="2 actions, more than max_actions=1") as refused:
-        parse_response(text, max_actions=1)
+        GRAMMARS["computer_use"].read(text, (), max_actions=1)
     assert refused.value.kind == "too_long"
 
 
@@ -117,12 +113,9 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         (called(action="left_click", pixels=[5, 6]), "bad_argument"),
         (called(action="answer", text="none", status="failure"), "bad_argument"),
         (called(action="key", keys="[{[1]:2}]"), "bad_argument"),
-        ("<tool_call>{'name': 'computer_use', 'arguments': {'action': 'wait', 1: 2}}</tool_call>", "bad_syntax"),
+        (quoted("{'action': 'wait', 1: 2}"), "bad_syntax"),
         ("<tool_call>{'name': 'f', 'arguments': {['a']: 2, **{}}}</tool_call>", "bad_syntax"),
-        (
-            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 0x10}}</tool_call>",
-            "bad_syntax",
-        ),
+        (quoted("{'action': 'type', 'text': 0x10}"), "bad_syntax"),
         (f"{called(action='wait') * 70}</think>", "bad_syntax"),
         (called(action="mouse_move"), "missing_argument"),
         (called(action="left_click_drag"), "missing_argument"),
@@ -135,23 +128,11 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         (called(action="wait").replace("computer_use", "computer"), "bad_call"),
         (f'{called(action="wait")} {{"name": "computer_use"', "bad_syntax"),
         (f"{called(action='wait')[:-12]} {called(action='wait')[1:]}", "bad_syntax"),
-        (
-            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'it's'}}</tool_call>",
-            "bad_syntax",
-        ),
-        (
-            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'a''b'}}</tool_call>",
-            "bad_syntax",
-        ),
-        (
-            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'a\\x41'}}</tool_call>",
-            "bad_syntax",
-        ),
-        ("<tool_call>{'name': 'computer_use', 'arguments': __import__('os')}</tool_call>", "bad_syntax"),
-        (
-            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'wait', 'action': 'type'}}</tool_call>",
-            "bad_argument",
-        ),
+        (quoted("{'action': 'type', 'text': 'it's'}"), "bad_syntax"),
+        (quoted("{'action': 'type', 'text': 'a''b'}"), "bad_syntax"),
+        (quoted("{'action': 'type', 'text': 'a\\x41'}"), "bad_syntax"),
+        (quoted("__import__('os')"), "bad_syntax"),
+        (quoted("{'action': 'wait', 'action': 'type'}"), "bad_argument"),
         (called(action="left_click", coordinate=[1, 2, 3]), "bad_box"),
         (called(action="left_click", coordinate=[True, 2]), "bad_box"),
         (called(action="left_click", coordinate=[10**400, 2]), "bad_box"),
@@ -221,7 +202,6 @@ def test_the_prompt_lists_the_tool_and_the_functions_of_the_desktop():
     assert [tool["name"] for tool in tools] == ["computer_use", "files.write"]
     assert tools[0]["parameters"]["properties"]["action"]["enum"][3] == "left_click"
     assert tools[1]["parameters"]["properties"] == {"path": {"type": "string"}, "n": {"type": "integer"}}
-    assert Prompt.computer_use().system == system_message()
     user = {"role": "user", "content": [{"type": "text", "text": "Do it."}, {"type": "image"}]}
     assert prompt.messages("Do it.")[1:] == [user]
 
@@ -239,4 +219,4 @@ def test_a_chord_that_could_not_be_read_again_is_refused():
         parse_response(called(action="key", keys=["+"] * 20))
     assert refused.value.kind == "bad_argument"
     (action,) = parse_response(called(action="key", keys=["ctrl", "shift", "alt", "launchmediaselect", "+"])).actions
-    assert parse_action(render(action)) == action
+    assert parse_action(action.describe()) == action

@@ -6,11 +6,10 @@ import pytest
 
 from arpo.agent import actions
 from arpo.agent.computer_use_xml import parse_response, render_response
-from arpo.agent.error_kinds import ParseErrorKind
 from arpo.agent.functions import Function
 from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
-from arpo.agent.tools import system_message
+from arpo.agent.response import ParseErrorKind
 from arpo.errors import ActionParseError
 
 
@@ -127,7 +126,7 @@ def test_the_prompt_lists_the_tools_of_the_other_grammar_and_says_how_they_are_c
     press = Function("app.press", {"label": "str"}, "Presses a button.")
     prompt = Prompt.computer_use_xml([press])
     signatures = prompt.system.split("<tools>\n")[1].split("\n</tools>")[0]
-    assert signatures == system_message([press]).split("<tools>\n")[1].split("\n</tools>")[0]
+    assert signatures == Prompt.computer_use([press]).system.split("<tools>\n")[1].split("\n</tools>")[0]
     assert [json.loads(line)["function"]["name"] for line in signatures.splitlines()] == ["computer_use", "app.press"]
     assert prompt.system.startswith("# Tools\n\nYou have access to the following functions:\n\n<tools>\n{")
     assert prompt.system.endswith("</IMPORTANT>")

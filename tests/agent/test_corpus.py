@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 
 from arpo.agent.actions import Action, Call, TypeText
-from arpo.agent.error_kinds import ParseErrorKind
 from arpo.agent.grammar import GRAMMARS
-from arpo.agent.parser import parse_action
-from arpo.agent.render import render
+from arpo.agent.response import ParseErrorKind
+from arpo.agent.ui_tars import parse_action
 from arpo.errors import ActionParseError
 from tests.agent.corpus import CORPUS
 
@@ -34,7 +33,7 @@ def test_the_corpus_is_large_enough_and_has_a_source_for_each_row():
 def test_an_answer_is_read_as_its_source_says(grammar, text, actions, source):
     assert GRAMMARS[grammar].parse(text).actions == actions, source
     for action in actions:  # and can be recorded
-        assert parse_action(render(action)) == action
+        assert parse_action(action.describe()) == action
 
 
 def slip(text: str, rng: random.Random) -> str:

@@ -4,8 +4,8 @@ import pytest
 
 from arpo.agent.actions import Call, Click, TypeText, Wait
 from arpo.agent.functions import LONGEST_TEXT, Function, refusal
-from arpo.agent.parser import parse_action, parse_actions, parse_response
 from arpo.agent.prompt import Prompt
+from arpo.agent.ui_tars import parse_action, parse_actions, parse_response
 from arpo.errors import ActionParseError
 
 WRITE = Function("files.write", {"path": "str", "text": "str"}, "Write a file.")

@@ -6,7 +6,6 @@ from arpo.agent.actions import (
     Call,
     CallUser,
     Click,
-    DoubleClick,
     Drag,
     Fail,
     Finished,
@@ -31,7 +30,7 @@ PAIRS = [
     (Click(15, 5), Click(10, 10), ALL),  # a corner of the box
     (Click(15.5, 10), Click(10, 10), ELSEWHERE),
     (Click(10, 4), Click(10, 10), ELSEWHERE),
-    (DoubleClick(10, 10), Click(10, 10), NOTHING),
+    (Click(10, 10, count=2), Click(10, 10), NOTHING),
     (Drag(1, 1, 50, 50), Drag(1, 1, 54, 46), ALL),
     (Drag(1, 1, 50, 50), Drag(1, 1, 56, 50), ELSEWHERE),
     (Drag(9, 1, 50, 50), Drag(1, 1, 50, 50), ELSEWHERE),

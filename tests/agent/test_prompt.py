@@ -1,7 +1,7 @@
 import pytest
 
-from arpo.agent.parser import parse_action
 from arpo.agent.prompt import Prompt
+from arpo.agent.ui_tars import parse_action
 from arpo.errors import ConfigError
 
 

@@ -1,114 +1,388 @@
-"""Differential tests against the official parser, ui-tars 0.1.4, on the grammar that both read rightly."""
+"""UI-TARS's grammar: what it reads and refuses beside `test_answers.py`, in which time, and how it writes."""
 
-import json
-from collections.abc import Callable
+import contextlib
+import re
+import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from arpo.agent.actions import (
-    Action,
-    Click,
-    DoubleClick,
-    Drag,
-    Finished,
-    Hotkey,
-    Hover,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
-from arpo.agent.coordinates import CoordinateFrame, smart_resize
-from arpo.agent.parser import parse_response
+from arpo.agent.actions import Click, Drag, Fail, Finished, Hotkey, KeyDown, Press, Scroll, TypeText, Wait
+from arpo.agent.grammar import GRAMMARS
+from arpo.agent.pyautogui import to_pyautogui
+from arpo.agent.response import MAX_CHARACTERS, ParseErrorKind
+from arpo.agent.ui_tars import parse_action, parse_actions, parse_response, render_response
+from arpo.errors import ActionParseError
 from tests.agent import strategies
+from tests.agent.corpus import read
 
-official = pytest.importorskip("ui_tars.action_parser")
+DEFECTS = [
+    ("press(key='enter')", Press("enter"), "an unbound local, so always a format error"),
+    ("scroll(start_box='(1,2)', direction='left')", Scroll("left", 1, 2), "does nothing"),
+    ("drag(start_box='(1,2)')", "missing_argument", "does nothing"),
+    ("click()", "missing_argument", "an error without a name"),
+    ("hotkey(key='ctrl+z')", Hotkey(("ctrl", "z")), "is one key"),
+    ("hotkey(key='ctrl arrowleft')", Hotkey(("ctrl", "left")), "knows aliases of the whole value alone"),
+    ("finish()", "unknown_action", "does nothing"),
+    ("foo(x='1')", "unknown_action", "does nothing"),
+    ("__import__(name='os')", "unknown_action", "does nothing"),
+    ("click(start_box='(1,2)'); import os", "bad_syntax", "is Python"),
+    ("foo", "bad_syntax", "is Python"),
+    ("1 + 1", "bad_syntax", "is Python"),
+    ("[click(start_box='(1,2)')]", "bad_syntax", "is Python"),
+    ("click(start_box='(1,2)')\n\nfinished()", (Click(1, 2), Finished()), "ends, and does not click"),
+    ("wait()\n\nerror_env()", (Wait(), Fail()), "ends, and does not wait"),
+    ("click(start_box='(1,2)')\ntype(content='x')", (Click(1, 2), TypeText("x")), "types the first action's source"),
+    ("type(content='a\nb')", TypeText("a\nb"), "an unterminated string"),
+    (r"type(content='a\nb')", TypeText("a\nb"), "an unterminated string"),
+    (r"type(content='C:\\')", TypeText("C:\\"), "an unterminated string"),
+    (r"type(content='a\\nb')", TypeText(r"a\nb"), "types `a` and presses Enter"),
+    ("type(content='a\n\nb')", TypeText("a\n\nb"), "are two actions"),
+    ('finished(content="hello")', Finished("hello"), "is its own source"),
+]
+"""The defects of the official parser (`reference/arpo.md` §1.5), with what it does there: all are absent here."""
 
-HEIGHT, WIDTH = 1080, 1920
-MODEL_HEIGHT, MODEL_WIDTH = smart_resize(HEIGHT, WIDTH, factor=28, min_pixels=78_400, max_pixels=12_845_056)
 
-numbers = st.integers(0, 1900)
-points = st.one_of(
-    st.builds("({},{})".format, numbers, numbers),
-    st.builds("({}, {})".format, numbers, numbers),
-    st.builds("({},{},{},{})".format, numbers, numbers, numbers, numbers),
+@pytest.mark.parametrize(("call", "expected", "there"), DEFECTS)
+def test_no_defect_of_the_official_parser_is_here(call, expected, there):
+    assert read(f"Thought: I act.\nAction: {call}") == expected, there
+    if isinstance(expected, TypeText):
+        compile(to_pyautogui(expected), "guest", "exec")
+
+
+@pytest.mark.parametrize("thought", ["it is '''quoted'''", r"open C:\users\new", r"\x \N \u12", '"""'])
+def test_no_thought_can_spoil_the_source(thought):  # there: a SyntaxError in the guest, and the action is lost
+    (action,) = parse_response(f"Thought: {thought}\nAction: click(start_box='(1,2)')").actions
+    source = to_pyautogui(action)
+    assert thought not in source
+    compile(source, "guest", "exec")
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("  click ( start_box = '(1,2)' , )  ", Click(1, 2)),
+        ("select(end_box='(3,4)', start_box='(1,2)')", Drag(1, 2, 3, 4)),
+        ("press(key=' ')", Press("space")),
+        (r"press(key='\n')", Press("enter")),
+        ("press(key=' a ')", Press("a")),
+        ("keydown(key='shift')", KeyDown("shift")),
+        ("scroll(start_box='', direction=' LEFT ')", Scroll("left")),
+        ("wait() #Sleep for 5s and take a screenshot to check for any changes.", Wait()),
+        ("finished()", Finished()),
+    ],
 )
-calls = st.one_of(
-    st.builds(
-        "{}(start_box='{}')".format,
-        st.sampled_from(["click", "left_single", "left_double", "right_single", "hover"]),
-        points,
-    ),
-    st.builds("{}(start_box='{}', end_box='{}')".format, st.sampled_from(["drag", "select"]), points, points),
-    st.builds("click(point='<point>{} {}</point>')".format, numbers, numbers),
-    st.builds("scroll(start_box='{}', direction='{}')".format, points, strategies.directions),
-    st.builds("scroll(direction='{}')".format, strategies.directions),
-    st.builds(
-        lambda keys: f"hotkey(key='{' '.join(keys)}')",
-        st.lists(st.sampled_from(["ctrl", "shift", "alt", "a", "z", "f5", "tab", "enter"]), min_size=1, max_size=3),
-    ),
-    st.builds("press(key='{}')".format, st.sampled_from(["enter", "a", "f5"])),
-    st.builds("type(content='{}')".format, strategies.plain_text),
-    st.builds("type(content='{}\\n')".format, strategies.plain_text),
-    st.builds("type(content='{}it\\'s')".format, strategies.plain_text),
-    st.builds("finished(content='{}')".format, strategies.plain_text),
-    st.just("wait()"),
+def test_space_order_and_comments_change_nothing(text, action):
+    assert parse_action(text) == action
+    assert read(f"Action: {text}") == action
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        "'(10,20)'",
+        '"(10, 20)"',
+        "'<|box_start|>(10,20)<|box_end|>'",
+        "<|box_start|>(10,20)<|box_end|>",
+        "'[10,20]'",
+        "'10 20'",
+        "'10, 20'",
+        "'(10 20)'",
+        "'<point>10 20</point>'",
+        "<point>10 20</point>",
+        "(10,20)",
+        "[10, 20]",
+        "'(10.0,2e1)'",
+        "'(5,15,15,25)'",  # centre: ((5 + 15) / 2, (15 + 25) / 2)
+        "'<|box_start|>(5,15),(15,25)<|box_end|>'",
+        "'[[5, 15], [15, 25]]'",
+        "'<bbox>5 15 15 25</bbox>'",
+    ],
 )
+def test_a_position_may_be_written_in_many_ways(box):
+    assert parse_action(f"click(start_box={box})") == Click(10, 20)
+    assert parse_action(f"click(point={box})") == Click(10, 20)
+    assert parse_action(f"drag(start_point={box}, end_point={box})") == Drag(10, 20, 10, 20)
 
 
-def box(text: str) -> tuple[float, float]:
-    x1, y1, x2, y2 = json.loads(text)
-    return (x1 + x2) / 2 * MODEL_WIDTH, (y1 + y2) / 2 * MODEL_HEIGHT
+@pytest.mark.parametrize(
+    "box",
+    [
+        "'(10)'",
+        "'(10,20,30)'",
+        "'(10,20,30,40,50)'",
+        "'(nan,20)'",
+        "'(inf,20)'",
+        "'(1e999,20)'",
+        "'(100001,20)'",
+        "'(1_0,20)'",
+        "'(\u0661,20)'",  # an Arabic digit, which float() would take
+        "'(a,20)'",
+        "'(1-2,20)'",
+        "'(10,,20)'",
+        "'()'",
+        "'<|box_start|>(10,20)'",
+        "'(" + "9" * 500 + ",20)'",
+        "((10,20),(30,40),(50,60))",
+        "[a]",
+        "<point></point>",
+        "'<point>100 200 300 400'",  # a tag that was not closed hides how much of the text is the position
+        "'100 200 300 400</point>'",
+    ],
+)
+def test_what_is_not_a_position_is_a_bad_box(box):
+    assert read(f"Action: click(start_box={box})") == "bad_box"
 
 
-READERS: dict[str, Callable[[dict[str, str]], Action]] = {
-    "click": lambda inputs: Click(*box(inputs["start_box"])),
-    "left_single": lambda inputs: Click(*box(inputs["start_box"])),
-    "left_double": lambda inputs: DoubleClick(*box(inputs["start_box"])),
-    "right_single": lambda inputs: RightClick(*box(inputs["start_box"])),
-    "hover": lambda inputs: Hover(*box(inputs["start_box"])),
-    "drag": lambda inputs: Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
-    "select": lambda inputs: Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
-    "scroll": lambda inputs: Scroll(
-        inputs["direction"],  # type: ignore[arg-type]
-        *(box(inputs["start_box"]) if "start_box" in inputs else ()),
-    ),
-    "hotkey": lambda inputs: Hotkey(tuple(inputs["key"].split())),
-    "press": lambda inputs: Press(inputs["key"]),
-    "type": lambda inputs: TypeText(inputs["content"]),
-    "finished": lambda inputs: Finished(inputs["content"]),
-    "wait": lambda inputs: Wait(),
-}
+@pytest.mark.parametrize("separator", ["\n\n", "\n", "\r\n", "\n \n\t\n", " # then\n"])
+def test_a_response_may_hold_several_actions(separator):
+    calls = ["click(start_box='(1,2)')", "type(content='a\n\nb')", "wait()"]
+    parsed = parse_response("Thought: three\nAction: " + separator.join(calls))
+    assert parsed.actions == (Click(1, 2), TypeText("a\n\nb"), Wait())
 
 
-def snapped(action: Action) -> Action:
-    """The official parser divides by the size; multiplying again leaves a last bit. Half pixels are exact in both."""
-    frame = CoordinateFrame(10 * MODEL_WIDTH, 10 * MODEL_HEIGHT, MODEL_WIDTH, MODEL_HEIGHT)
-    return frame.to_screen(action)
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        ("x" * (MAX_CHARACTERS + 1), "too_long"),
+        ("Thought: I do not know.", "no_action"),
+        ("Action: # nothing", "no_action"),
+        ("Action: click", "bad_syntax"),
+        ("Action: I will click.", "bad_syntax"),
+        ("Action: click(start_box=1)", "bad_syntax"),
+        ("Action: click(start_box='(1,2)') wait()", "bad_syntax"),
+        ("Action: type(content='a') hotkey(key='enter')", "bad_syntax"),
+        ("Action: type(content='a)\nclick(start_box='(1,2)')", "bad_syntax"),
+        ("Action: wait()\nThat is all.", "bad_syntax"),
+        ("Action: a.click(start_box='(1,2)')", "bad_syntax"),
+        ("Action: scroll(start_box='(1,2)')", "missing_argument"),
+        ("Action: scroll(start_box='(1,2)', direction='')", "missing_argument"),
+        ("Action: type()", "missing_argument"),
+        ("Action: hotkey(key='')", "missing_argument"),
+        ("Action: press()", "missing_argument"),
+        ("Action: scroll(start_box='(1,2)', direction='sideways')", "bad_argument"),
+        ("Action: scroll(start_box='(1,2)', direction='down or up')", "bad_argument"),
+        ("Action: type(content=(1,2))", "bad_argument"),
+        ("Action: press(key='foo')", "bad_argument"),
+        ("Action: press(key='é')", "bad_argument"),
+        ("Action: hotkey(key='ctrl+foo')", "bad_argument"),
+        ("Action: hotkey(key='" + "a+" * 100 + "')", "bad_argument"),
+        ("Action: click(start_box='here')", "bad_box"),
+    ],
+)
+def test_a_bad_response_is_an_error_of_a_known_kind(text, kind):
+    assert read(text) == kind
 
 
-@given(st.lists(calls, min_size=1, max_size=3), strategies.plain_text)
-def test_both_parsers_read_the_common_grammar_alike(written, thought):
-    text = f"Thought: {thought}\nAction: " + "\n\n".join(written)
-    theirs = official.parse_action_to_structure_output(text, 28, HEIGHT, WIDTH, model_type="qwen25vl")
-    ours = parse_response(text)
-    assert ours.thought == theirs[0]["thought"]
-    assert [snapped(action) for action in ours.actions] == [
-        snapped(READERS[parsed["action_type"]](parsed["action_inputs"])) for parsed in theirs
-    ]
+def test_more_actions_than_allowed_are_refused_and_none_is_left_out():
+    two = "Action: wait()\nwait()"
+    assert GRAMMARS["ui_tars"].read(two, (), max_actions=2) == parse_response(two).actions == (Wait(), Wait())
+    with pytest.raises(ActionParseError, match="has 2 actions, more than max_actions=1") as caught:
+        GRAMMARS["ui_tars"].read(two, (), max_actions=1)
+    assert caught.value.kind == ParseErrorKind.TOO_LONG
+    assert parse_actions("wait()\nwait()") == (Wait(), Wait())
 
 
-@given(numbers, numbers)
-def test_both_click_the_same_screen_pixel(x, y):
-    text = f"Thought: t\nAction: click(start_box='({x},{y})')"
-    theirs = official.parse_action_to_structure_output(text, 28, HEIGHT, WIDTH, model_type="qwen25vl")
-    code = official.parsing_response_to_pyautogui_code(theirs, HEIGHT, WIDTH)
-    their_x, their_y = (float(part) for part in code.rsplit("click(", 1)[1].split(", button")[0].split(", "))
-    (action,) = parse_response(text).actions
-    ours = CoordinateFrame(WIDTH, HEIGHT, MODEL_WIDTH, MODEL_HEIGHT).to_screen(action)
-    # Theirs keeps three decimals and does not clamp.
-    assert ours.x == pytest.approx(min(their_x, WIDTH - 1), abs=0.501)
-    assert ours.y == pytest.approx(min(their_y, HEIGHT - 1), abs=0.501)
+def test_one_action_is_one_action():
+    with pytest.raises(ActionParseError, match="expected one action, got 2"):
+        parse_action("wait()\nwait()")
+    with pytest.raises(ActionParseError) as caught:
+        parse_action("x" * (MAX_CHARACTERS + 1))
+    assert caught.value.kind == "too_long"
+
+
+@pytest.mark.parametrize(("call", "what"), [("hotkey", "hotkey"), ("press", "key"), ("keydown", "key")])
+def test_a_key_has_at_most_a_hundred_characters(call, what):
+    with pytest.raises(ActionParseError, match=f"the {what} has 101 characters, more than 100"):
+        parse_action(f"{call}(key='{'a' * 101}')")
+    with pytest.raises(ActionParseError, match="unknown key"):
+        parse_action(f"{call}(key='{'a' * 100}')")
+
+
+# --- typed text: read whole or refused, whatever stands in it and whether or not its quotes were escaped
+
+TYPED_PIECES = [
+    *"'\"()[]#,= \n\tab.:;$", "it's", "print('a')", "')", "') ", "')\n", "', ", "') # ", "\r\n", "# n", "foo='x'", "é",
+    "\x00", "wait()", "wait(", "click(start_box='(1,2)", "type(content='", "Action: ", "\nAction: ", "Thought: ",
+    "start_box=",
+]  # fmt: skip
+texts = st.one_of(st.text(), st.lists(st.sampled_from(TYPED_PIECES), max_size=12).map("".join)).filter(
+    lambda text: "\\" not in text
+)
+CALLS_INSIDE = re.compile(r"""['"]\s*,?\s*\)[^\S\n]*(\n|#.*\n)[\s\S]*\w\(""")
+"""A text that holds the end of a call, a newline and the beginning of another is, quotes and all, two calls."""
+POSITION_INSIDE = re.compile(r"""['"]\s*,\s*(start_|end_)?(box|point)\s*=\s*['"(\[<]""")
+"""A text may hold the end of a text and a position; but so do training examples."""
+
+
+@settings(max_examples=300)
+@given(texts, st.sampled_from("'\""), st.sampled_from(["", "Thought: so\n"]))
+@example("print('a')  # note", "'", "")
+@example("a') # b", "'", "")
+@example("a')\n# b", "'", "Thought: so\n")
+@example("it's 'a')\n# b", "'", "")
+@example("a') Action: wait() #", "'", "")
+@example("Action: type(content='", "'", "")
+@example("=#', start_box=').", "'", "")
+@example("", '"', "")
+@example("a\nAction: type(content='b", "'", "Thought: so\n")
+@example("a\nAction: type(content='')b", "'", "Thought: so\n")
+def test_a_text_without_escapes_is_whole_or_refused(text, quote, before):
+    if CALLS_INSIDE.search(text) or POSITION_INSIDE.search(text):
+        return
+    try:
+        parsed = parse_response(f"{before}Action: type(content={quote}{text}{quote})")
+    except ActionParseError:
+        return
+    assert parsed.actions == (TypeText(text),)
+
+
+@settings(max_examples=100)
+@given(texts, texts, st.sampled_from("'\""))
+def test_a_comment_changes_no_text(text, comment, quote):
+    if CALLS_INSIDE.search(text + "\n") or POSITION_INSIDE.search(text) or quote in comment or "\n" in comment:
+        return
+    try:
+        parsed = parse_response(f"Action: type(content={quote}{text}{quote}) # {comment}")
+    except ActionParseError:
+        return
+    assert parsed.actions in ((TypeText(text),), (TypeText(f"{text}{quote}) # {comment}"),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hello", "it's", "a 'b' c", "print('a')", "f('a', b='c')\n", "echo $(date +'%F') # x\n", "", "żółw 你好", ":("],
+)
+def test_a_plain_text_is_read(text):
+    assert parse_response(f"Action: type(content='{text}')").actions == (TypeText(text),)
+    assert parse_response(f"Action: finished(content='{text}')").actions == (Finished(text),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["print('a')  # note", "df.to_csv('a.csv', index=False)\\n", "echo $(date +'%F') # today\\n", "say 'hi' (x)"],
+)
+def test_no_beginning_of_a_response_types_a_part_that_ends_inside_a_quotation(text):
+    whole = f"Action: type(content='{text}')"
+    for length in range(len(whole) - 1):
+        with pytest.raises(ActionParseError):
+            parse_response(whole[:length])
+
+
+def test_an_error_says_which_text_and_what_to_write():
+    with pytest.raises(ActionParseError, match=r"may be a comment or the rest of the typed text; write quotes .* as"):
+        parse_response("Action: type(content='a') # b')")
+    with pytest.raises(ActionParseError, match=r"the text that starts with .*hello.* has no end"):
+        parse_response("Action: type(content='hello")
+
+
+# --- time ---
+
+PIECES = [
+    "(",
+    "'",
+    "\\",
+    "')",
+    "', a=",
+    "') a(",
+    " ",
+    "#",
+    "a(",
+    "\nAction:",
+    "type(content='a\n",
+    "click(start_box='",
+    "<|box_start|>",
+    "it's')\n",
+    "')\n#')\n\n",
+    "', point='(1,",
+    "('",
+    "\nAction: type(content='",
+    "call(function='",
+]
+
+
+@pytest.mark.parametrize(
+    "opening",
+    ["Action: type(content='", "Action: type(content='a')", "Action: click(start_box=", "Action: call(function='", ""],
+)
+def test_time_grows_no_faster_than_the_response(opening):
+    # 100,000 characters take 0.03 to 0.3 s of processor time; a quadratic parser would need minutes.
+    for piece in PIECES:
+        text = opening + piece * (100_000 // len(piece))
+        start = time.process_time()
+        with contextlib.suppress(ActionParseError):
+            parse_response(text)
+        assert time.process_time() - start < 5, piece
+
+
+@pytest.mark.parametrize("grammar", ["computer_use", "computer_use_xml"])
+@pytest.mark.parametrize(
+    "opening", ["", "<tool_call>{'name': 'f', 'arguments': ", "<tool_call><function=f><parameter=a>"]
+)
+def test_calls_of_tools_are_read_in_linear_time_too(grammar, opening):
+    for piece in (
+        "</think>",
+        '<tool_call>{"a": "</think>',
+        "<function=a><parameter=b></think>",
+        "{",
+        "{'a':",
+        "'a' ",
+        "\\",
+    ):
+        start = time.process_time()
+        with contextlib.suppress(ActionParseError):
+            GRAMMARS[grammar].parse(opening + piece * (500_000 // len(piece)) + "</think>")
+        assert time.process_time() - start < 5, piece
+
+
+def test_a_million_characters_and_brackets_without_end_are_read_or_refused():
+    text = "it's (fine) " * 80_000
+    assert parse_response(f"Action: type(content='{text}')").actions == (TypeText(text),)
+    for deep in ("(" * 100_000, "[" * 100_000, "('" * 100_000, "(" * 100_000 + ")" * 100_000):
+        for call in (
+            f"click(start_box={deep})",
+            f"click(start_box='{deep}')",
+            f"type(content='it's{deep}",
+            f"hover{deep}",
+        ):
+            with pytest.raises(ActionParseError):
+                parse_response(f"Action: {call}")
+
+
+def test_messages_stay_short_whatever_the_response():
+    for text in ("Action: " + "a" * 200_000 + "()", "Action: click(start_box='" + "9" * 200_000 + "')"):
+        with pytest.raises(ActionParseError) as caught:
+            parse_response(text)
+        assert len(str(caught.value)) < 500
+
+
+# --- writing ---
+
+
+@given(strategies.any_action, strategies.thoughts)
+@example(TypeText("Action: wait()"), "Action: wait()\nAction: click")
+@example(TypeText("\nAction: type(content='"), "Reflection: x")
+@example(Scroll("up"), "0\nAction:0(content='")
+def test_reading_a_rendered_response_gives_thought_and_action(action, thought):
+    try:
+        text = render_response(action, thought)
+    except ValueError:
+        assert "Action" in thought
+        return
+    parsed = parse_response(text)
+    assert parsed.actions == (action,)
+    assert parsed.thought == thought.strip()
+
+
+def test_a_thought_that_would_be_read_for_the_action_is_refused():
+    with pytest.raises(ValueError, match="must hold no call that could be read for the action"):
+        render_response(Scroll("up"), "0\nAction:0(content='")
+    assert render_response(Wait(), "Action: click").startswith("Thought: Action: click\n")
+
+
+def test_a_response_without_a_thought_is_one_line():
+    assert render_response(Wait()) == "Action: wait()"
+    assert render_response(Wait(), " Think.\n") == "Thought: Think.\nAction: wait()"

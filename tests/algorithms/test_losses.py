@@ -1,24 +1,44 @@
+"""Losses of tokens, their corrections, divergences and selections, by numbers from a hand or other programs."""
+
 import itertools
 import math
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from arpo.algorithms.corrections import PUBLISHED
-from arpo.algorithms.kl import kl_divergence
 from arpo.algorithms.losses import (
     MAX_LOG_RATIO,
     MAX_SEQUENCE_LOG_RATIO,
+    PUBLISHED,
     Aggregation,
     ClipRange,
+    Correction,
+    KLEstimator,
     LossMetrics,
     MinibatchAverage,
     RatioLevel,
+    entropy_threshold,
+    kl_divergence,
+    step_entropies,
 )
 from arpo.algorithms.losses import policy_loss as token_losses
-from arpo.algorithms.selection import entropy_threshold
-from tests.algorithms.fixture import ADVANTAGES, ENTROPIES, MASK, NEW, OLD, SAMPLER, assert_golden
+
+# The fixture on which verl 0.9.1, TRL 1.16.0 and DART's fork were run to give the golden values.
+OLD = torch.tensor([[-1.0, -0.5, -2.0], [-0.2, -1.5, -0.7]])
+NEW = torch.tensor([[-0.6, -0.9, -2.0], [-0.3, -0.9, -1.9]])
+SAMPLER = torch.tensor([[-1.2, -0.5, -1.5], [-0.2, -2.5, -0.7]])
+MASK = torch.tensor([[True, True, True], [True, True, False]])
+ADVANTAGES = torch.tensor([1.0, -1.0])
+ENTROPIES = torch.tensor([[0.1, 0.9, 0.5], [0.2, 0.8, 0.0]])
+
+
+def assert_golden(actual: torch.Tensor, expected: list[list[float]] | list[float] | float) -> None:
+    """Compare to 1e-6 absolute, the precision to which the golden values are written."""
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=actual.dtype), atol=1e-6, rtol=0)
+
 
 AGGREGATIONS: list[Aggregation] = ["token", "sequence", "sequence_sum", "dr_grpo"]
 CLIP = ClipRange(low=0.2, high=0.28, dual=3.0)
@@ -340,48 +360,275 @@ def test_metrics_hold_no_graph() -> None:
     assert not output.metrics.approx_kl.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "sequences", "tokens", "length", "message"),
-    [
-        ("token", 0.0, 0.0, None, "needs sequences and action tokens, got 0.0 sequences with 0.0 tokens"),
-        ("token", 2.0, 0.0, None, "needs sequences and action tokens, got 2.0 sequences with 0.0 tokens"),
-        ("dr_grpo", 1.0, 1.0, None, "length belongs to aggregation 'dr_grpo' alone, got 'dr_grpo', None"),
-        ("token", 1.0, 1.0, 3, "length belongs to aggregation 'dr_grpo' alone, got 'token', 3"),
-        ("dr_grpo", 1.0, 1.0, 0, "length must be at least 1, got 0"),
-    ],
-)
-def test_averages_that_cannot_be_are_refused(
-    aggregation: Aggregation, sequences: float, tokens: float, length: int | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        MinibatchAverage(aggregation, sequences, tokens, length)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"low": -0.1}, r"clip_low must lie in \[0, 1\], got -0.1"),
-        ({"low": 1.2}, r"clip_low must lie in \[0, 1\], got 1.2"),
-        ({"high": -0.1}, "clip_high must be at least 0 and finite, got -0.1"),
-        ({"high": math.inf}, "clip_high must be at least 0 and finite, got inf"),
-        ({"high": math.nan}, "clip_high must be at least 0 and finite, got nan"),
-        ({"dual": math.nan}, r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got nan"),
-        ({"dual": 1.2}, r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got 1.2"),
-    ],
-)
-def test_clips_that_cannot_be_are_refused(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ClipRange(**arguments)
-
-
-def test_unknown_names_are_refused(unchecked: None) -> None:
-    with pytest.raises(ValueError, match="aggregation must be one of sequence, token, sequence_sum, dr_grpo"):
-        average("mean")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="level must be one of token, sequence, got 'step'"):
-        loss("token", level="step")  # type: ignore[arg-type]
-
-
 def test_each_token_has_the_loss_of_its_own_advantage() -> None:
     advantages = torch.tensor([[1.0, -2.0, 0.0], [0.5, -0.5, 9.0]])
     losses = token_losses(OLD, OLD, advantages, MASK, clip=CLIP).losses
     assert losses[MASK].tolist() == (-advantages)[MASK].tolist()  # at ratio 1
+
+
+# --- the gap between sampler and trainer -----------------------------------------------------------------------------
+
+
+def correction(name: str, *band: float) -> Correction:
+    found = Correction.named(name, band or None)
+    assert found is not None
+    return found
+
+
+# old - sampler: .2, 0, -.5 | 0, 1. Ratios 1.2214, 1, .6065 | 1, 2.7183; of the sequences exp(-.3) and e.
+# Rows without a remark are those of verl 0.9.1, TRL 1.16.0 and DART's fork on this fixture.
+@pytest.mark.parametrize(
+    ("name", "band", "expected"),
+    [
+        ("tis_token", (), [[1.0, 1.0, 0.6065307], [1.0, 1.0, 0.0]]),
+        ("tis_token", (0.0, 2.0), [[1.2214028, 1.0, 0.6065307], [1.0, 2.0, 0.0]]),
+        ("tis_token", (0.7, 2.0), [[1.2214028, 1.0, 0.7], [1.0, 2.0, 0.0]]),  # from below as well, as OpenRLHF does
+        ("tis_sequence", (), [[0.7408182] * 3, [2.0, 2.0, 0.0]]),
+        ("icepop", (0.5, 1.5), [[1.2214028, 1.0, 0.6065307], [1.0, 0.0, 0.0]]),
+        ("icepop", (0.7, 1.1), [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),  # on both sides
+        ("icepop", (), [[1.2214028, 1.0, 0.6065307], [1.0, 2.7182818, 0.0]]),  # .5 to 5
+        ("sequence_mask", (), [[0.7408182] * 3, [2.7182818, 2.7182818, 0.0]]),  # e is below 3
+        ("sequence_mask", (0.0, 2.0), [[0.7408182] * 3, [0.0, 0.0, 0.0]]),  # and above 2: the sequence goes whole
+        ("sequence_mask", (0.8, 3.0), [[0.0] * 3, [2.7182818, 2.7182818, 0.0]]),
+        ("decoupled", (), [[1.2214028, 1.0, 0.6065307], [1.0, 2.7182818, 0.0]]),
+        ("decoupled", (0.0, 2.0), [[1.2214028, 1.0, 0.6065307], [1.0, 0.0, 0.0]]),
+    ],
+)
+def test_golden_weights(name: str, band: tuple[float, ...], expected: list[list[float]]) -> None:
+    assert_golden(correction(name, *band).weights(OLD, SAMPLER, MASK).weights, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "band", "expected"),
+    [
+        ("tis_token", (), [[True, False, False], [False, True, False]]),
+        ("tis_sequence", (), [[False] * 3, [True, True, False]]),
+        ("icepop", (0.7, 1.1), [[True, False, True], [False, True, False]]),
+        ("sequence_mask", (), [[False] * 3, [False] * 3]),
+    ],
+)
+def test_what_lies_outside_of_the_band_is_cut(name: str, band: tuple[float, ...], expected: list[list[bool]]) -> None:
+    assert correction(name, *band).weights(OLD, SAMPLER, MASK).cut.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "band", "log_ratio", "cut"),
+    [
+        ("tis_token", (), 1e-6, False),  # as float32 rounds
+        ("tis_token", (), 0.002, False),  # the largest gap of bfloat16 on-policy
+        ("tis_token", (), 2**-7, False),  # neighbours in bfloat16
+        ("tis_token", (), 0.02, True),
+        ("tis_token", (0.0, 2.0), math.log(2) + 1e-6, False),
+        ("tis_token", (0.5, 2.0), math.log(0.5) - 0.02, True),  # from below
+        ("icepop", (0.5, 1.5), math.log(1.5) + 1e-3, True),  # masked: nothing of it is left
+        ("icepop", (0.5, 1.5), 1e-3, False),
+    ],
+)
+def test_what_rounding_alone_changes_is_not_cut(name, band, log_ratio, cut) -> None:
+    found = correction(name, *band).weights(torch.tensor([[log_ratio]]), torch.zeros(1, 1), torch.tensor([[True]]))
+    assert found.cut.item() is cut
+
+
+def test_on_policy_nothing_is_cut_whatever_the_format() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = -3 * torch.rand(1, 5000, generator=generator)
+    for noise in (1e-6, 5e-4):  # the mean gaps that were measured in float32 and in bfloat16
+        sampled = exact + noise * torch.randn(exact.shape, generator=generator)
+        found = correction("tis_token").weights(exact, sampled, torch.ones_like(exact, dtype=torch.bool))
+        assert not found.cut.any()
+        assert found.weights.max() <= 1.0
+
+
+def test_golden_loss_of_decoupled_ppo() -> None:
+    """AReaL's: -mean of π_prox / π_behave · min(u A, clip(u) A) with u = π / π_prox (arXiv 2505.24298)."""
+    weights = correction("decoupled").weights(OLD, SAMPLER, MASK).weights
+    found = policy_loss(
+        NEW, OLD, ADVANTAGES, MASK, average=average("token"), clip=ClipRange(0.2, 0.28), weights=weights
+    )
+    # A = 1: u = e^.4 clipped to 1.28, e^-.4 = .67032, 1, times 1.2214028, 1, .6065307: together 2.8402463
+    # A = -1: -e^-.1 = -.9048374 and -e^.6 = -1.8221188, times 1 and e: together -5.8578698
+    assert_golden(found.loss, -(2.8402463 - 5.8578698) / 5)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_programs_that_agree_get_weight_one_and_padding_gets_none(name: str) -> None:
+    found = correction(name).weights(OLD, OLD, MASK)
+    assert torch.equal(found.weights, MASK.float())
+    assert not found.cut.any()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_carry_no_gradient(name: str) -> None:
+    old = OLD.clone().requires_grad_()
+    assert not correction(name).weights(old, SAMPLER, MASK).weights.requires_grad
+
+
+def test_weights_are_finite_when_the_engine_was_certain_of_something_else() -> None:
+    found = correction("decoupled", 0.0, 1e30).weights(
+        torch.tensor([[0.0]]), torch.tensor([[-1e4]]), torch.tensor([[True]])
+    )
+    assert found.weights.item() == pytest.approx(4.8517e8, rel=1e-4)  # e^20, the bound of the log-ratio
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_stands_in_the_padding_does_not_matter(name: str) -> None:
+    sampler = SAMPLER.masked_fill(~MASK, torch.nan)
+    found, expected = (correction(name).weights(OLD, rolled, MASK) for rolled in (sampler, SAMPLER))
+    assert torch.equal(found.weights, expected.weights)
+    assert torch.equal(found.cut, expected.cut)
+
+
+# --- the divergence from a reference ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", 0.1), ("abs", 0.3), ("k2", 0.069), ("k3", 0.0632254)])
+def test_golden_divergences(estimator: KLEstimator, expected: float) -> None:
+    # d = new - old on the five action tokens: .4, -.4, 0, -.1, .6; k1: .5 / 5, abs: 1.5 / 5, k2: .69 / 2 / 5
+    assert_golden(kl_divergence(NEW, OLD, estimator=estimator)[MASK].mean(), expected)
+
+
+@given(st.floats(-500, 0), st.floats(-500, 0))
+def test_k3_is_finite_and_never_negative(logprob: float, reference: float) -> None:
+    value = kl_divergence(torch.tensor([[logprob]]), torch.tensor([[reference]]), estimator="k3").item()
+    assert 0 <= value < math.inf
+
+
+@pytest.mark.parametrize(
+    ("difference", "value", "gradient"),
+    [
+        (-20.0, 10.0, 0.0),  # e^20 - 1 - 20 = 4.9e8
+        (20.0, 10.0, 0.0),  # e^-20 - 1 + 20 = 19
+        (-2.0, math.e**2 - 3, 1 - math.e**2),  # 4.389: below the bound; d/dd = 1 - e^-d
+        (2.0, math.e**-2 + 1, 1 - math.e**-2),
+    ],
+)
+def test_one_token_far_from_the_reference_adds_at_most_ten(difference: float, value: float, gradient: float) -> None:
+    logprobs = torch.tensor([[difference - 30.0]], requires_grad=True)
+    divergence = kl_divergence(logprobs, torch.tensor([[-30.0]]), estimator="k3")
+    divergence.sum().backward()
+    assert divergence.item() == pytest.approx(value, rel=1e-5)
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(gradient, rel=1e-5)
+
+
+@pytest.mark.parametrize("difference", [-300.0, -90.0, -21.0, 21.0, 90.0, 300.0])
+@pytest.mark.parametrize(
+    ("estimator", "value", "gradient"),
+    [
+        ("k1", lambda d: d, lambda _: 1.0),
+        ("abs", abs, lambda d: math.copysign(1.0, d)),
+        ("k2", lambda d: d * d / 2, lambda d: d),
+        ("k3", lambda _: 10.0, lambda _: 0.0),  # finite: that of infinity times 0 would be none
+    ],
+)
+def test_the_farther_the_policy_is_the_less_it_may_lose_its_way_back(estimator, difference, value, gradient) -> None:
+    logprobs = torch.tensor([[difference - 301.0]], requires_grad=True)
+    divergence = kl_divergence(logprobs, torch.tensor([[-301.0]]), estimator=estimator)
+    divergence.sum().backward()
+    assert divergence.item() == pytest.approx(value(difference))
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(gradient(difference))
+
+
+def test_the_gradient_of_k3_vanishes_where_the_policies_agree() -> None:
+    logprobs = OLD.clone().requires_grad_()
+    kl_divergence(logprobs, OLD, estimator="k3").sum().backward()
+    assert logprobs.grad is not None
+    assert torch.count_nonzero(logprobs.grad) == 0
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_as_a_loss_k2_has_the_gradient_of_the_kl_and_k3_that_of_the_other_direction(estimator: KLEstimator) -> None:
+    logits = torch.tensor([[0.3, -0.4, 1.0]], requires_grad=True)
+    policy, reference = logits.log_softmax(1), torch.tensor([[0.5, 0.2, 0.3]]).log()
+    sampled = policy.exp().detach()  # every token, as often as the policy samples it
+    (sampled * kl_divergence(policy, reference, estimator=estimator)).sum().backward(retain_graph=True)
+    assert logits.grad is not None
+    found = logits.grad.clone()
+    logits.grad = None
+    exact = {
+        "k1": 0.0 * policy.sum(),
+        "k2": (policy.exp() * (policy - reference)).sum(),  # KL(π ‖ π_ref)
+        "k3": (reference.exp() * (reference - policy)).sum(),  # KL(π_ref ‖ π)
+    }
+    exact[estimator].backward()
+    torch.testing.assert_close(found, logits.grad)
+
+
+# --- the selection of steps ------------------------------------------------------------------------------------------
+
+
+def test_golden_threshold_keeps_eight_of_ten_steps() -> None:
+    # H = .1 … 1.0: the .2 quantile lies .2 · 9 = 1.8 places up, at .2 + .8 · .1 = .28
+    entropies = torch.arange(1, 11).float() / 10
+    threshold = entropy_threshold(entropies, keep_fraction=0.8)
+    assert threshold.item() == pytest.approx(0.28, abs=1e-6)
+    assert (entropies >= threshold).tolist() == [False, False] + [True] * 8
+
+
+def test_a_step_has_the_mean_entropy_of_its_tokens() -> None:
+    # (.3 + .3 + .3) / 3 and .5: a long step does not win by its length
+    entropies = torch.tensor([0.3, 0.3, 0.3, 0.5])
+    torch.testing.assert_close(step_entropies(entropies, (3, 1)), torch.tensor([0.3, 0.5]))
+    torch.testing.assert_close(step_entropies(entropies, (1, 0, 3)), torch.tensor([0.3, 0.0, 1.1 / 3]))
+
+
+def test_keeping_everything_asks_for_no_more_than_the_least() -> None:
+    entropies = torch.tensor([0.4, 0.1, 0.9])
+    assert entropy_threshold(entropies, keep_fraction=1.0).item() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("keep_fraction", "steps"), [(0.7, 51), (0.4, 46), (0.4, 86)])
+def test_a_threshold_that_falls_on_a_step_keeps_that_step(keep_fraction: float, steps: int) -> None:
+    # .3 · 50 = 15, .6 · 45 = 27, .6 · 85 = 51: the quantile is one of the steps, here the last one without entropy
+    left_out = round((1 - keep_fraction) * (steps - 1))
+    entropies = torch.tensor([0.0] * (left_out + 1) + [1.0] * (steps - left_out - 1))
+    assert entropy_threshold(entropies, keep_fraction=keep_fraction).item() == 0.0
+
+
+def test_steps_that_tie_are_all_kept() -> None:
+    entropies = torch.full((5,), 0.5)
+    assert bool((entropies >= entropy_threshold(entropies, keep_fraction=0.2)).all())
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def losses_at(level: str) -> None:
+    loss("token", level=level)  # type: ignore[arg-type]
+
+
+BAND = "0 <= low <= 1 <= high, got "
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "sentence"),
+    [
+        (MinibatchAverage, ("token", 0.0, 1.0), "sequences must be above 0, got 0.0"),
+        (MinibatchAverage, ("token", 2.0, 0.0), "tokens must be above 0, got 0.0"),
+        (MinibatchAverage, ("dr_grpo", 1.0, 1.0, 0), "length must be at least 1, got 0"),
+        (losses_at, ("step",), "level must be 'token' or 'sequence', got 'step'"),
+        (ClipRange, (0.0, 0.0), "leaves no ratio that counts but 1"),
+        (ClipRange, (0.2, 0.3, math.nan), r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got nan"),
+        (ClipRange, (0.2, 0.3, 1.2), r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got 1.2"),
+        (Correction.named, ("icepop", [1.5, 2.0]), BAND + r"\[1.5, 2.0\]"),
+        (Correction.named, ("tis_token", [0.0, 0.5]), BAND + r"\[0.0, 0.5\]"),
+        (Correction.named, ("tis_token", [-0.5, 2.0]), BAND + r"\[-0.5, 2.0\]"),
+        (Correction.named, ("icepop", [math.nan, 3.0]), BAND + r"\[nan, 3.0\]"),
+        (Correction.named, ("tis_token", [2.0]), r"correction_band must be \[low, high\], got \[2.0\]"),
+        (Correction.named, ("none", [0.5, 2.0]), "set correction too"),
+        (Correction.named, ("tis_token", [1.0, 1.0]), r"correction_band=\[1.0, 1.0\] leaves no room around 1"),
+        (Correction.named, ("tis_sequence", [1.0, 1.0]), "leaves no room around 1"),
+        (Correction.named, ("icepop", [0.5, 1.0]), r"a mask that ends at 1 drops half"),
+        (Correction.named, ("sequence_mask", [1.0, 3.0]), r"a mask that ends at 1 drops half"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, arguments, sentence) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make(*arguments)
+
+
+def test_without_a_correction_there_is_none_and_an_estimator_has_a_name() -> None:
+    assert Correction.named("none") is None
+    with pytest.raises(ValueError, match="estimator must be 'k1', 'abs', 'k2' or 'k3', got 'k4'"):
+        kl_divergence(NEW, OLD, estimator="k4")  # type: ignore[arg-type]

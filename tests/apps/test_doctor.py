@@ -7,17 +7,13 @@ from arpo.apps import doctor
 from tests.envs.desktops import needs_desktop
 
 
-def test_an_engine_that_does_not_answer_is_missing_and_says_how_to_start_one(monkeypatch):
+def test_without_an_engine_nothing_is_booted_and_the_remedy_starts_one(monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    found = doctor.look_at_engine()
-    assert not found.good
-    assert found.needed
-    assert "make desktop" in found.remedy
-
-
-def test_without_an_engine_nothing_is_booted(monkeypatch):
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    assert [finding.name for finding in doctor.examine()] == ["engine", "memory", "disk", "ports", "kvm"]
+    engine, *others = doctor.examine()
+    assert [finding.name for finding in (engine, *others)] == ["engine", "memory", "disk", "ports", "kvm"]
+    assert not engine.good
+    assert engine.needed
+    assert "make desktop" in engine.remedy
 
 
 def test_what_a_container_said_is_no_markup_and_moves_no_cursor(monkeypatch, capsys):
@@ -51,11 +47,12 @@ def test_without_an_engine_there_is_nothing_to_look_at(monkeypatch, caplog, tmp_
 
 @pytest.mark.parametrize("trouble", ["", "there is no /dev/kvm"])
 def test_kvm_is_wanted_and_not_needed(monkeypatch, trouble):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setattr(doctor, "kvm_trouble", lambda: trouble)
-    found = doctor.look_at_kvm()
+    (found,) = (each for each in doctor.examine() if each.name == "kvm")
     assert found.good is (trouble == "")
     assert not found.needed
-    assert bool(found.remedy) is (trouble != "")
+    assert found.remedy
 
 
 class TestWithDesktops:
@@ -77,7 +74,7 @@ class TestWithDesktops:
         caplog.set_level("INFO")
         assert doctor.look() == 0
         assert str(doctor.PICTURE) in caplog.text
-        assert "python -m arpo watch" in caplog.text
+        assert "docker run --detach" in caplog.text
         picture = Image.open(tmp_path / doctor.PICTURE)
         assert picture.size == (1280, 720)
         assert len(picture.convert("RGB").getcolors(1280 * 720)) > 100

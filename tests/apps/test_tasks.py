@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from arpo.__main__ import main as arpo
-from arpo.apps.tasks import Progress, fetch, main, tasks_of
+from arpo.apps.tasks import Downloads, fetch, main, tasks_of
 from arpo.envs.osworld.files import FileCache
 from arpo.errors import ConfigError
 from arpo.run.build import compose
@@ -167,8 +167,9 @@ def test_several_files_come_at_once(web, tmp_path):
 
 
 def test_the_line_has_files_and_bytes():
-    progress = Progress(8, done=2)
-    progress.hear(3 * 2**20)
+    progress = Downloads(8)
+    progress.done = 2
+    progress.add(3 * 2**20)
     assert (progress.line().text, progress.line().share) == ("2 of 8 files · 3.0 MiB", 0.25)
 
 

@@ -11,16 +11,16 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from arpo.agent.actions import Action
-from arpo.agent.render import render
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
+from arpo.methods.method import Credit
 from arpo.models.policy import Policy
 from arpo.modules.base import PolicyModule
 from arpo.modules.metrics import UpdateMeter
-from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import announce
 from arpo.rollout.sampler import ShuffledTasks
-from arpo.rollout.updates import UpdateRecord
+from arpo.rollout.storage import UpdateRecord
+from arpo.rollout.stream import RolloutCollector
 from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
 
 
@@ -42,7 +42,7 @@ def make_trajectory(
             sampler_logprobs=(-0.1, -0.2, -0.3),
             policy_version=4,
             response="",
-            action="" if isinstance(action, str) else render(action),
+            action="" if isinstance(action, str) else action.describe(),
             parse_error=action if isinstance(action, str) else "",
         )
         for action in actions
@@ -94,13 +94,14 @@ class IdleModule(PolicyModule):
 
 def update_of(batch: RolloutBatch) -> UpdateRecord:
     """The record of an update in which a trajectory has ten times its group and its place as advantage."""
-    meter = UpdateMeter()
+    meter, credits = UpdateMeter(), []
     for group, row in enumerate(batch.groups):
         for member, trajectory in enumerate(row.trajectories):
             place = SimpleNamespace(key=(group, member, 0), filler=False, action_tokens=trajectory.action_tokens)
             numbers = torch.zeros(1, trajectory.action_tokens)
-            meter.note([place], advantages=numbers + 10 * group + member, logprobs=numbers, old_logprobs=numbers)
-    return meter.record(batch)
+            meter.note([place], logprobs=numbers, old_logprobs=numbers)
+            credits.append(Credit.of_trajectory(trajectory, 10.0 * group + member))
+    return meter.record(batch, [credits])
 
 
 class EngineFollows(L.Callback):

@@ -1,28 +1,42 @@
-"""Checkpoints under a knife: torn, flipped, left over, and a disk that is full."""
+"""Checkpoints: torn, flipped, left over, on a full disk; stops by real signals; and exported policies."""
 
 import logging
+import os
 import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from torch.testing import assert_close
+from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
 from arpo.callbacks.checkpoint import (
     AtomicCheckpointIO,
+    ExportPolicy,
+    GracefulStop,
     IterationCheckpoint,
     checkpoints,
+    export_policy,
     is_valid,
     iteration_of,
     newest_checkpoint,
 )
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
-from arpo.errors import CheckpointError, ConfigError
+from arpo.errors import CheckpointError
+from arpo.host.terminal import end_on_signals
+from arpo.models.collate import collate
+from arpo.models.policy import Policy
+from arpo.models.tokenization import tokenize
 from arpo.rollout.sampler import ShuffledTasks
-from tests.callbacks.support import EngineFollows, IdleModule, quiet_trainer
+from tests.callbacks.support import EngineFollows, IdleModule, fit, quiet_trainer
+from tests.models import samples
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -135,7 +149,7 @@ def test_where_there_is_no_checkpoint_there_is_none(tmp_path):
 
 def test_the_iteration_is_read_from_the_name_and_another_name_is_refused():
     assert iteration_of(Path("somewhere/iteration_000042.ckpt")) == 42
-    with pytest.raises(CheckpointError, match=r"cannot tell the iteration of best_42\.ckpt"):
+    with pytest.raises(CheckpointError, match=r"best_42\.ckpt names no iteration"):
         iteration_of(Path("best_42.ckpt"))
 
 
@@ -190,7 +204,170 @@ def test_so_does_a_run_that_is_asked_to_stop_at_the_last_moment(train):
     assert train(iterations=5, later=[StopsLate()], every_n_iterations=100) == [1, 2]
 
 
-@pytest.mark.parametrize("options", [{"every_n_iterations": 0}, {"keep": 0}], ids=str)
-def test_impossible_numbers_are_refused(tmp_path, options):
-    with pytest.raises(ConfigError, match="must be at least 1"):
-        IterationCheckpoint(tmp_path, **({"every_n_iterations": 1, "keep": 1} | options))
+# --- a stop ----------------------------------------------------------------------------------------------------
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture
+def handlers() -> Iterator[dict[int, object]]:
+    """The handlers as a test finds them, and they are back after it whatever it does."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def installed() -> dict[int, object]:
+    return {number: signal.getsignal(number) for number in SIGNALS}
+
+
+@pytest.fixture
+def stopping(make_collector, tmp_path):
+    def train(module, iterations=4):
+        stop = GracefulStop()
+        collector = make_collector(start=False, group_size=2, max_steps=1)
+        trainer = fit(tmp_path, collector, [stop], iterations=iterations, module=module)
+        return stop, trainer
+
+    return train
+
+
+def send_in_iteration(module: IdleModule, iteration: int, *numbers: int) -> None:
+    def send() -> None:
+        if module.policy_version == iteration:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+
+    module.at_step = send
+
+
+def test_without_a_signal_nothing_happens(stopping, handlers):
+    module = IdleModule()
+    stop, _ = stopping(module, iterations=2)
+    assert stop.received is None
+    assert module.policy_version == 2
+    assert installed() == handlers
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_the_first_signal_lets_the_iteration_end_and_no_other_begin(stopping, handlers, number, caplog):
+    module = IdleModule()
+    send_in_iteration(module, 1, number)
+    stop, trainer = stopping(module)
+    assert stop.received == number
+    assert module.policy_version == 2  # the iteration in which it came was finished
+    assert trainer.current_epoch == 2
+    assert f"{number.name}: finishing this iteration" in caplog.text
+    assert "resume=auto" in caplog.text
+    assert installed() == handlers
+
+
+def test_the_second_signal_ends_at_once(stopping, handlers):
+    module = IdleModule()
+    send_in_iteration(module, 1, signal.SIGTERM, signal.SIGTERM)
+    with pytest.raises(SystemExit) as left:
+        stopping(module)
+    assert left.value.code == 128 + signal.SIGTERM
+    assert module.policy_version == 1  # in the middle of the second iteration
+    assert installed() == handlers
+
+
+def test_a_terminal_that_is_lost_asks_twice_and_is_heard_once(stopping, handlers):
+    """The kernel sends a SIGHUP to the group in the foreground, and a shell to its jobs."""
+    module = IdleModule()
+    send_in_iteration(module, 1, signal.SIGHUP, signal.SIGHUP)
+    stop, _ = stopping(module)
+    assert (stop.received, module.policy_version) == (signal.SIGHUP, 2)
+    assert installed() == handlers
+
+
+def test_an_error_in_training_brings_the_handlers_back_too(stopping, handlers):
+    def fail() -> None:
+        raise RuntimeError("diverged")
+
+    with pytest.raises(RuntimeError, match="diverged"):
+        stopping(IdleModule(at_step=fail))
+    assert installed() == handlers
+
+
+def test_under_nohup_a_lost_terminal_changes_nothing(stopping, handlers):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup starts a program
+    end_on_signals()
+    module = IdleModule()
+    send_in_iteration(module, 1, signal.SIGHUP)
+    stop, _ = stopping(module, iterations=3)
+    assert (stop.received, module.policy_version) == (None, 3)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+# --- the policy as a directory --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(tiny_model):
+    """A policy that is no longer what is on disk."""
+    policy = Policy(tiny_model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+def logprobs(policy):
+    trajectory = samples.trajectory(policy.chat, (1, 2))
+    batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+    with torch.no_grad():
+        return policy.action_logprobs(batch).logprobs
+
+
+def export(policy, directory, rank=0, iteration=3):
+    module = IdleModule()
+    module.policy = policy
+    trainer = SimpleNamespace(is_global_zero=rank == 0, current_epoch=iteration - 1, max_epochs=3)
+    ExportPolicy(directory).on_train_epoch_end(trainer, module)
+
+
+def test_what_was_trained_is_what_is_loaded_also_by_transformers_alone(trained, tmp_path, tiny_model):
+    export(trained, tmp_path / "policy")
+    assert_close(logprobs(Policy(tmp_path / "policy")), logprobs(trained))
+    assert not torch.allclose(logprobs(Policy(tiny_model)), logprobs(trained))
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "policy")
+    processor = AutoProcessor.from_pretrained(tmp_path / "policy")
+    assert torch.equal(model.model.language_model.norm.weight, trained.model.model.language_model.norm.weight)
+    assert processor.tokenizer.eos_token == "<|im_end|>"
+
+
+def test_an_older_export_is_replaced_and_nothing_else_is_left(trained, tmp_path):
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "old").write_text("old")
+    (tmp_path / "policy.partial").mkdir()
+    (tmp_path / "policy.partial" / "torn").write_text("torn")
+    export_policy(trained, tmp_path / "policy")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    names = {path.name for path in (tmp_path / "policy").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert names.isdisjoint({"old", "torn"})
+
+
+def test_only_rank_0_writes(trained, tmp_path):
+    export(trained, tmp_path / "policy", rank=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_stopped_early_leaves_no_policy_that_others_would_start_from(trained, tmp_path):
+    export(trained, tmp_path / "policy", iteration=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_export_leaves_the_one_before(trained, tmp_path):
+    export_policy(trained, tmp_path / "policy")
+    before = (tmp_path / "policy" / "config.json").stat().st_ino
+    trained.path = tmp_path / "gone"  # where the tokenizer is copied from
+
+    with pytest.raises(Exception, match="gone"):
+        export_policy(trained, tmp_path / "policy")
+    assert (tmp_path / "policy" / "config.json").stat().st_ino == before
+    assert_close(logprobs(Policy(tmp_path / "policy")), logprobs(trained))

@@ -14,13 +14,11 @@ from arpo.errors import ConfigError
 from arpo.methods.computer_rl import ComputerRL
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import TokenTerms
-from arpo.methods.ppo import PPO
 from arpo.replay import ReplayBuffer
 from arpo.types import RolloutBatch
 from tests.callbacks.support import IdleModule
 from tests.invariant.ranks import OnRankZero, quiet_trainer
-from tests.modules.conftest import loaded_policy, make_group, make_module, make_policy, weights
-from tests.modules.test_grpo import logprobs_of
+from tests.modules.conftest import loaded_policy, logprobs_of, make_group, make_module, make_policy, weights
 
 __all__ = ["loaded_policy", "make_group", "make_module", "make_policy"]
 
@@ -158,18 +156,3 @@ def test_a_module_that_learns_from_no_rollouts_is_refused(past):
     callback.buffer.admit_all(past.groups)
     with pytest.raises(ConfigError, match="learns from rollouts, got IdleModule"):
         callback.on_train_batch_start(SimpleNamespace(), IdleModule(), RolloutBatch(0, 0, []), 0)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"share": 0.0}, "share must lie in"),
-        ({"share": float("nan")}, "share must lie in"),
-        ({"window": 0}, "window must be at least 1"),
-        ({"iterations": 0}, "iterations must be at least 1"),
-        ({"method": PPO()}, "critic of PPO without a lesson"),
-    ],
-)
-def test_an_impossible_choice_is_refused(options, words):
-    with pytest.raises(ConfigError, match=words):
-        Entropulse(ReplayBuffer(), **{"method": GRPO()} | options)

@@ -5,17 +5,15 @@ import pytest
 
 from arpo.callbacks.checkpoint import AtomicCheckpointIO, IterationCheckpoint, checkpoints, iteration_of
 from arpo.callbacks.evaluation import Evaluation
-from arpo.callbacks.iteration_axis import IterationAxis
-from arpo.callbacks.rollout_metrics import RolloutMetrics
-from arpo.callbacks.run_record import RunRecord
+from arpo.callbacks.logs import IterationAxis, RolloutMetrics, RunRecord
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.evaluation.settings import EvaluationSettings
-from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.run.loggers import JsonLinesLogger
 from arpo.run.train import WholeFit
 from tests.callbacks.support import EngineFollows, IdleModule, fit, quiet_trainer
+from tests.inference.scripted import ScriptedEngine
 from tests.integration.runs import NOT_COMPARED
 from tests.rollout.support import red_clicker
 
@@ -81,11 +79,6 @@ def test_an_empty_list_is_left_out(run, tmp_path):
     run(iterations=1, tasks=LISTS | {"held_out": []}, loggers=[logger])
     assert not any("val/held_out/success_rate" in line for line in lines(logger.path))
     assert list(json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())) == ["in_domain"]
-
-
-def test_an_impossible_number_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="every_n_iterations must not be negative, got -1"):
-        Evaluation(LISTS, tmp_path, EvaluationSettings(), every_n_iterations=-1)
 
 
 def test_every_logger_gets_the_evaluations_at_the_start_and_at_the_end_in_the_line_of_their_iteration(run, tmp_path):

@@ -1,10 +1,12 @@
 """When the line of a terminal, the lines of a log and the card at the end come."""
 
 import io
+import json
 import logging
 import re
 import threading
 import time
+from pathlib import Path
 
 import lightning as L
 import pytest
@@ -13,10 +15,21 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from arpo.callbacks.evaluation import Evaluation
-from arpo.callbacks.progress import Progress, StepProgress
-from arpo.callbacks.rollout_metrics import RolloutMetrics
+from arpo.callbacks.logs import IterationAxis, RolloutMetrics
+from arpo.callbacks.progress import (
+    Progress,
+    StepProgress,
+    card_rows,
+    changes,
+    evaluation_line,
+    format_duration,
+    places,
+)
 from arpo.envs.fake import fake_tasks
 from arpo.evaluation.settings import EvaluationSettings
+from arpo.host.terminal import Line
+from arpo.rollout.episode import Meter
+from arpo.run.loggers import JsonLinesLogger
 from tests.callbacks.support import IdleModule, fit, quiet_trainer
 
 
@@ -68,22 +81,13 @@ def test_an_error_gives_the_terminal_back(tmp_path, make_collector) -> None:
         time.sleep(0.05)
 
 
-def test_the_time_to_go_and_the_card_count_evaluations(tmp_path, make_collector, caplog) -> None:
+def test_a_log_has_a_line_an_iteration_and_the_card_counts_evaluations(tmp_path, make_collector, caplog) -> None:
     evaluation = Evaluation({"held_out": fake_tasks(1)}, tmp_path / "eval", EvaluationSettings(), every_n_iterations=2)
-    progress = Progress(plain())
-    left = []
-
-    class Watch(L.Callback):
-        def on_train_batch_end(self, *_) -> None:
-            state = progress._state
-            assert state.evaluation_s == evaluation.durations[-1]
-            left.append(state.evaluations_left)
-
-    # of five iterations, one follows on the second, the fourth and the last; the first stands at the start
-    fit(tmp_path, make_collector(start=False), [RolloutMetrics(), evaluation, progress, Watch()], iterations=5)
-    assert left == [3, 3, 2, 2, 1]
-    assert len(evaluation.durations) == 4
-    lines = said(caplog)  # without a terminal an iteration is a line, and the card follows
+    callbacks = [IterationAxis(), RolloutMetrics(), evaluation, Progress(plain())]
+    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
+    fit(tmp_path, make_collector(start=False), callbacks, loggers=[logger], iterations=5)
+    assert len(evaluation.durations) == 4  # at the start, after the second, the fourth and the last iteration
+    lines = said(caplog)
     assert [line.split(" · ")[0] for line in lines[:5]] == [f"iteration {number}/5" for number in range(1, 6)]
     assert any(re.search(r"evaluation [1-9]\d* %", line) for line in lines)
     assert any(line.startswith("success, rollouts: ") for line in lines)
@@ -92,10 +96,9 @@ def test_the_time_to_go_and_the_card_count_evaluations(tmp_path, make_collector,
         for line in lines
     )
     assert any(str(tmp_path) in line for line in lines)
-    assert progress._state.evaluations_left == 1  # the one at the end follows the last iteration's line
 
 
-def test_whoever_waits_for_the_first_weights_or_for_a_checkpoint_sees_that_it_goes_on(
+def test_a_wait_for_the_first_weights_or_for_a_checkpoint_is_shown(
     tmp_path, make_collector, monkeypatch, caplog
 ) -> None:
     monkeypatch.setattr("arpo.host.heartbeat.Heartbeat.__init__.__defaults__", (0.1,))
@@ -146,3 +149,198 @@ def test_a_warm_start_shows_its_steps_in_a_log_and_says_how_it_ended(tmp_path, c
     place = lines.index(f"results: {tmp_path}")
     assert re.fullmatch(r"learned 4 steps in 0:0\d, loss 1\.000", lines[place - 1])
     assert lines[place + 1] == f"curves: tensorboard --logdir {tmp_path}"
+
+
+# --- the line --------------------------------------------------------------------------------------------------------
+
+
+def status(name="", episodes_done=0, episodes_total=0, elapsed_s=0.0, dropped=0, **counts) -> Meter:
+    """`episodes_done` ended, of which `dropped` gave no trajectory."""
+    done = episodes_done - dropped
+    return Meter(name, episodes_total, done, dropped=dropped, started=0.0, ended=elapsed_s, **counts)
+
+
+ROLLING = status(name="train", episodes_done=16, episodes_total=64, successes=4, steps=40, elapsed_s=8.0)
+
+
+@pytest.fixture
+def progress() -> Progress:
+    progress = Progress(plain())
+    progress.iteration, progress.iterations = 12, 60
+    progress.successes.extend([0.25, 0.75])
+    progress.durations.extend([10.0, 10.0])
+    progress.replayed, progress.replay_size = 3, 14.0
+    progress.begun = time.monotonic()
+    return progress
+
+
+def test_while_episodes_run_the_line_counts_them(progress) -> None:
+    parts = progress.line(ROLLING).parts
+    # success 4 of 16, mean of 0.25 and 0.75, 49 iterations of 10 s are left, less what has passed, 40 steps in 8 s
+    assert parts[:4] == ["iteration 12/60", "rollout 16/64", "success 25 %", "last 2: 50 %"]
+    assert re.fullmatch(r"8:(09|10) to go", parts[4])
+    assert parts[5:] == ["replay 14, 3 injected", "5.0 steps/s"]
+
+
+def test_an_update_is_not_hidden_by_episodes_of_a_later_iteration(progress) -> None:
+    progress.phase = "update and weight sync"
+    assert "update and weight sync" in progress.line(ROLLING).parts
+
+
+def test_the_line_of_an_iteration_in_a_log_is_complete(progress) -> None:
+    progress.phase = "closing"
+    assert progress.iteration_line(9.5) == (
+        "iteration 12/60 · success 75 %, last 2: 50 % · replay 14, 3 injected · 9.5 s · 8:00 to go"
+    )
+    progress.iteration, progress.begun = 60, time.monotonic() - 20
+    assert progress.iteration_line(9.5).endswith("9.5 s")  # what should be over has no time to go
+
+
+def test_the_bar_counts_iterations_and_the_episodes_of_the_running_rollout(progress) -> None:
+    def share(iteration: int, done: int, phase: str = "starting") -> float | None:
+        progress.iteration, progress.iterations, progress.phase = iteration, 4, phase
+        return progress.line(status(name="train", episodes_done=done, episodes_total=64)).share
+
+    # iteration 2 of 4 with half of its episodes: 1.5 of 4
+    assert [share(1, 0), share(2, 32), share(2, 64, "closing")] == [0.0, 0.375, 0.5]
+
+
+def test_outside_of_a_training_the_episodes_alone_are_counted() -> None:
+    assert evaluation_line(status()) == Line(["starting"])
+    evaluating = status(
+        name="test", episodes_done=2, episodes_total=8, successes=1, steps=10, elapsed_s=4.0, dropped=1
+    )
+    # 2 episodes in 4 s: the 6 that are left take 12
+    parts = ["evaluation test 2/8", "success 50 %", "0:12 to go", "2.5 steps/s", "1 episode lost"]
+    assert evaluation_line(evaluating) == Line(parts, 0.25)
+    fresh = status(name="train", episodes_total=8)  # a list of tasks may have any name
+    assert evaluation_line(fresh) == Line(["evaluation train 0/8"], 0.0)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (754, "12:34"), (11_100, "3:05:00")])
+def test_durations_are_written_as_people_read_them(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+# --- the card ----------------------------------------------------------------------------------------------------
+
+
+def card(run: Path, *metrics: dict, evaluations: Path | None = None, torn: str = "", **seconds: float) -> dict:
+    """The card of a run with a line of metrics an iteration, that took 20 s."""
+    lines = (json.dumps({"step": step} | line) + "\n" for step, line in enumerate(metrics, start=1))
+    (run / "metrics.jsonl").write_text("".join(lines) + torn, encoding="utf-8")
+    times = {"earlier": 0, "wall_s": 20.0, "start_s": 0.0, "evaluation_s": 0.0} | seconds
+    return dict(card_rows(run, evaluations, **times))
+
+
+def test_the_card_tells_first_and_last_success_and_divides_the_rollout(tmp_path: Path) -> None:
+    times = {"time/wait": 4.0, "time/env": 30, "time/generate": 10}
+    rows = card(tmp_path, *({"rollout/success_rate": success} | times for success in (0.2, 0.9, 0.6)))
+    assert rows["success, rollouts"] == "20.0 → 60.0 %"
+    # 12 of 20 s in waits for rollouts: 3/4 of them waiting for the environment, 1/4 for the engine
+    assert "environment 45 %, generation 15 %, update 0 %" in rows["wall time"]
+    assert rows["results"] == str(tmp_path)
+    assert "replay" not in rows
+
+
+def evaluation(**lists: list[float]) -> str:
+    """The file of an evaluation in which tasks 0, 1, … succeeded as often as this."""
+    return json.dumps(
+        {
+            name: {
+                "overall": {"success_rate": sum(rates) / len(rates)},
+                "tasks": [{"name": str(number), "success_rate": rate} for number, rate in enumerate(rates)],
+            }
+            for name, rates in lists.items()
+        }
+    )
+
+
+def test_the_card_tells_what_changed_from_the_first_evaluation_to_the_last_with_an_interval(tmp_path: Path) -> None:
+    evaluations = tmp_path / "judged"
+    evaluations.mkdir()
+    for number, lists in (
+        (0, {"in_domain": [0.0, 0.5, 1.0, 0.0], "held_out": [0.5, 0.0]}),
+        (7, {"in_domain": [0.0, 0.0, 0.0, 0.0]}),
+        (10, {"in_domain": [1.0, 0.5, 1.0, 0.0], "held_out": [0.5, 0.0], "pages": [0.25]}),
+    ):
+        (evaluations / f"iteration_{number:06d}.json").write_text(evaluation(**lists), encoding="utf-8")
+    pairs = ((3, 0.1), (1, 0.2), (0, 0.5), (0, 0.6))
+    metrics = ({"replay/injected": injected, "rollout/success_rate": success} for injected, success in pairs)
+    # gains of 1, 0, 0, 0: mean 1/4, standard error 1/4, and t of 3 degrees of freedom is 3.182
+    assert list(card(tmp_path, *metrics, evaluations=evaluations).items())[:5] == [
+        ("success, in_domain", "37.5 → 62.5 % of 4 tasks, +25.0 points [-54.6, +104.6], 95 % over its tasks"),
+        ("success, held_out", "25.0 → 25.0 % of 2 tasks, no task changed"),
+        ("success, pages", "25.0 % of 1 tasks after iteration 10"),
+        ("success, rollouts", "15.0 → 55.0 %, means of 2 iterations each"),
+        ("replay", "4 past successes injected, in 2 of 4 iterations"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("judged", "said"),
+    [
+        ({0: [1.0, 0.5]}, "75.0 % of 2 tasks before training"),
+        (
+            {4: [0.0, 0.5], 9: [1.0, 1.0, 1.0]},
+            "25.0 → 100.0 % of the 2 tasks of both, +75.0 points [-242.7, +392.7], 95 %",
+        ),
+        ({4: [0.0, 0.5], 9: [1.0, 1.5]}, "25.0 → 125.0 % of 2 tasks, +100.0 points, from iteration 4 to 9"),
+    ],
+)
+def test_the_card_says_what_of_which_tasks_and_which_iterations_it_compares(tmp_path: Path, judged, said) -> None:
+    for number, rates in judged.items():
+        (tmp_path / f"iteration_{number:06d}.json").write_text(evaluation(tasks=rates), encoding="utf-8")
+    ((_, change),) = changes(tmp_path)
+    assert change.startswith(said)
+
+
+def test_tasks_that_no_evaluation_shares_are_not_compared(tmp_path: Path) -> None:
+    for number, name in ((0, "lost at last"), (9, "lost at first")):
+        judged = {"overall": {"success_rate": 1.0}, "tasks": [{"name": name, "success_rate": 1.0}]}
+        (tmp_path / f"iteration_{number:06d}.json").write_text(json.dumps({"tasks": judged}), encoding="utf-8")
+    assert list(changes(tmp_path)) == [("tasks", "no task was judged both at first and at last")]
+
+
+def test_a_run_that_goes_on_counts_the_success_of_its_checkpoint_and_its_own_time(tmp_path: Path) -> None:
+    earlier = [{"rollout/success_rate": 0.1, "replay/injected": 2.0, "time/update": 90.0}] * 4
+    last = {"rollout/success_rate": 0.5, "replay/injected": 0.0, "time/update": 5.0}
+    rows = card(tmp_path, *earlier, last, torn='{"step": 6, "repl', earlier=4)
+    assert rows["success, rollouts"] == "10.0 → 30.0 %, means of 2 iterations each"
+    assert rows["replay"] == "8 past successes injected, in 4 of 5 iterations"
+    assert "update 25 %" in rows["wall time since iteration 4"]
+
+
+def test_one_iteration_has_no_rise(tmp_path: Path) -> None:
+    assert "success, rollouts" not in card(tmp_path, {"rollout/success_rate": 0.5})
+
+
+def test_the_card_counts_the_start_and_the_evaluations(tmp_path: Path) -> None:
+    rows = card(tmp_path, {"time/update": 40.0, "time/sync": 10.0}, start_s=30.0, evaluation_s=15.0, wall_s=100.0)
+    assert rows["wall time"] == (
+        "1:40, of which start 30 %, environment 0 %, generation 0 %, update 40 %, sync 10 %, evaluation 15 %, rest 5 %"
+    )
+
+
+def test_a_run_says_where_to_look(tmp_path: Path) -> None:
+    run = tmp_path / "my runs" / "seed=0"
+    (run / "trajectories").mkdir(parents=True)
+    (run / "metrics.jsonl").touch()
+    assert places(run) == [
+        ("results", str(run)),
+        ("curves", f"tensorboard --logdir '{run}'"),
+        ("episodes", f"python -m arpo view '{run}'"),
+    ]
+    assert list(card(run).items())[-3:] == places(run)
+
+
+def test_a_run_that_begins_says_how_its_episodes_are_followed(tmp_path: Path) -> None:
+    run = tmp_path / "study" / "seed=0"
+    assert places(run, begins=True)[-1] == ("episodes", f"python -m arpo view {run} --serve")
+
+
+def test_a_run_with_others_beside_it_says_how_to_compare_them(tmp_path: Path) -> None:
+    for name in ("seed=0", "seed=1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").touch()
+    assert places(tmp_path / "seed=0")[-1] == ("beside other runs", f"python -m arpo compare '{tmp_path}/*'")

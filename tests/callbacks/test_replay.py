@@ -205,11 +205,6 @@ def test_other_ranks_restore_nothing_and_fill_no_pool(start, pool, trainer):
     assert len(start(state).buffer) == len(start(pool=pool, remembers=False).buffer) == 0
 
 
-def test_a_buffer_that_nothing_ever_fills_is_refused():
-    with pytest.raises(ConfigError, match="remembers=false leaves a buffer empty that has no pool"):
-        ReplayInjection(ReplayBuffer(), remembers=False)
-
-
 def test_it_needs_rollouts():
     trainer = SimpleNamespace(datamodule=SimpleNamespace(), is_global_zero=True)
     with pytest.raises(ConfigError, match=r"needs a data module that rolls out, got SimpleNamespace"):

@@ -11,10 +11,10 @@ from arpo.callbacks.weight_sync import WeightSync, _read_to_the_end
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.errors import RolloutError, WeightSyncError
-from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.types import RolloutBatch
 from tests.callbacks.support import IdleModule, quiet_trainer
+from tests.inference.scripted import ScriptedEngine
 
 
 def wait(request):
@@ -213,13 +213,3 @@ def test_offline_the_engine_gets_the_policy_of_an_iteration_s_last_step(chat, ma
     trainer.fit(SyncedModule(chat), Offline(make_collector(engine=engine, start=False).runtime))
     assert engine.story() == [("update", 0), ("sleep", 0), ("update", 3), ("sleep", 3), ("update", 6)]
     assert [engine.events.count(("sleep", version)) for version in (0, 3)] == [1, 1]  # not before every step
-
-
-def test_settings_of_the_former_probe_are_accepted_with_a_sentence(caplog):
-    WeightSync(probe_every=1)
-    assert "ignored, and go with the next version" in caplog.text
-
-
-def test_an_impossible_tolerance_is_refused():
-    with pytest.raises(ValueError, match=r"tolerance .*got .*0"):
-        WeightSync(tolerance=0.0)

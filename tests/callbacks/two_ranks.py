@@ -17,12 +17,12 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import WeightSyncError
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import runtime_of
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.stream import RolloutCollector
 from tests.callbacks.support import quiet_trainer
 from tests.callbacks.test_weight_sync import LoggedEngine, Policy, SyncedModule
 from tests.invariant.ranks import on_ranks

@@ -4,7 +4,6 @@ import pytest
 
 from arpo.agent.actions import Call, Click, Drag, Finished, TypeText, Wait
 from arpo.datamodules.demonstrator import Demonstrator, bad_habit, mistake
-from arpo.errors import ConfigError
 
 OTHERS = (Click(10, 10), Click(200, 10), Click(100, 80))
 RIGHT = Click(100, 80)
@@ -102,9 +101,3 @@ def test_by_rules_each_kind_of_action_has_one_mistake(right, wrong):
 
 def test_by_rules_the_only_element_of_a_page_is_left_alone():
     assert bad_habit(RIGHT, (RIGHT,)) == Finished()
-
-
-@pytest.mark.parametrize(("rate", "habit"), [(0.0, 0.5), (1.1, 0.5), (0.5, -0.1), (0.5, 1.1)])
-def test_impossible_shares_are_refused(rate, habit):
-    with pytest.raises(ConfigError, match=rf"success_rate must be in \(0, 1\].*got {rate} and {habit}"):
-        Demonstrator(success_rate=rate, habit=habit)

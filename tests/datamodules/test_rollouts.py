@@ -12,10 +12,10 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from arpo.datamodules.rollouts import RolloutDataModule, RolloutDataset
 from arpo.envs.fake import fake_tasks
 from arpo.errors import ArpoError
-from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
 from tests.callbacks.support import IdleModule
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import moody_clicker
 
 TASKS = fake_tasks(5, kinds=("click",))

@@ -18,7 +18,7 @@ from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError
 from arpo.rollout.curation.retokenize import longest_context, retokenize
-from arpo.rollout.seeds import derive_seed
+from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.callbacks.support import IdleModule
@@ -222,21 +222,6 @@ def test_a_lost_or_cut_screenshot_is_named_before_anything_starts(make_data, sou
     harm(lost)
     with pytest.raises(ConfigError, match=rf"1 screenshots that episodes of .* show are lost or cut, .*{lost.name}"):
         make_data(folder).read()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"first": 0}, "first must be at least 1, got 0"),
-        ({"outcomes": ["solved"]}, "outcomes must be among finished, gave_up, .*, got solved"),
-    ],
-    ids=str,
-)
-def test_an_impossible_option_is_refused_with_its_name(make_data, source, options, words):
-    with pytest.raises(ConfigError, match=words):
-        make_data(source(episode(0)), **options)
 
 
 def test_steps_that_iterations_cannot_share_are_refused(make_data, source):

@@ -66,8 +66,8 @@ def without_script(self):
 
 BROKEN = [
     ({"first": replace(Square.first, width=21)}, "the observation says"),
-    ({"first": replace(Square.first, screenshot=png(20, 10, "JPEG"))}, "JPEG, not PNG"),
-    ({"later": replace(Square.later, screenshot=b"\x89PNG nonsense")}, "cannot be decoded"),
+    ({"first": replace(Square.first, screenshot=png(20, 10, "JPEG"))}, "must be a PNG.*JFIF"),
+    ({"later": replace(Square.later, screenshot=b"\x89PNG nonsense")}, "must be a PNG"),
     ({"later": Observation(png(10, 10), 10, 10)}, "changed the screen size"),
     ({"first": replace(Square.first, instruction="")}, "no instruction"),
     ({"evaluate": lambda self: 2.0}, r"gives 2\.0, not a float in \[0, 1\]"),

@@ -9,7 +9,7 @@ from PIL import Image
 from arpo.agent.actions import Call, Click, Fail, Finished, TypeText, Wait
 from arpo.envs.contract import check_env
 from arpo.envs.fake import COLORS, FUNCTIONS, FakeDesktop, fake_functions, fake_tasks, make_scene
-from arpo.errors import ConfigError, EnvError, TaskFormatError
+from arpo.errors import EnvError, TaskFormatError
 from arpo.types import Task
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 
@@ -237,16 +237,3 @@ def test_the_probability_of_a_fault_is_drawn_from_seed_task_and_attempt():
     tasks = fake_tasks(200)
     assert 40 <= len(failed(tasks)) <= 80  # 200 draws at 0.3: 60, standard deviation 6.5
     assert failed(tasks[::-1]) == failed(tasks) != failed(tasks, seed=1)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: FakeDesktop(width=10), "at least"),
-        (lambda: fake_tasks(-1), "count"),
-        (lambda: fake_tasks(1, kinds=("swim",)), "kinds"),
-    ],
-)
-def test_wrong_arguments_are_named(build, message):
-    with pytest.raises(ConfigError, match=message):
-        build()

@@ -8,8 +8,8 @@ from arpo.envs.fake import fake_tasks
 from arpo.errors import RolloutError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
-from arpo.inference.scripted import ScriptedEngine
 from arpo.types import Outcome
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import TASKS, PickyDesktop, red_clicker
 
 

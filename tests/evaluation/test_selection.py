@@ -18,9 +18,9 @@ from arpo.evaluation.selection import (
     select_tasks,
 )
 from arpo.evaluation.settings import EvaluationSettings
-from arpo.inference.scripted import ScriptedEngine
 from arpo.run.evaluate import select
 from arpo.types import Task
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import red_clicker
 
 TASK = Task("t", "do")
@@ -59,17 +59,25 @@ def test_exactly_so_many_successes_may_be_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("target", "arguments", "message"),
     [
-        ({"min_successes": -1}, "min_successes must not be negative"),
-        ({"min_successes": 3, "max_successes": 2}, "max_successes=2 is below min_successes=3"),
-        ({"infeasible": "maybe"}, "infeasible must be one of"),
-        ({"max_lost_share": 1.0}, "max_lost_share must be at least 0 and below 1"),
+        (EvaluationSettings, {"rollouts_per_task": 0}, "rollouts_per_task must be at least 1, got 0"),
+        (EvaluationSettings, {"temperature": -0.1}, "temperature must be at least 0, got -0.1"),
+        (EvaluationSettings, {"temperature": float("inf")}, "temperature must be a finite number, got inf"),
+        (EvaluationSettings, {"protocol": "soft"}, "protocol must be 'hard' or 'standard', got 'soft'"),
+        (SelectionRule, {"min_successes": -1}, "min_successes must be at least 0, got -1"),
+        (SelectionRule, {"min_successes": 3, "max_successes": 2}, "max_successes=2 is below min_successes=3"),
+        (SelectionRule, {"infeasible": "maybe"}, "infeasible must be 'keep' or 'drop'"),
+        (SelectionRule, {"max_lost_share": 1.0}, "max_lost_share must be below 1, got 1.0"),
     ],
 )
-def test_an_impossible_rule_is_refused(rule, words):
-    with pytest.raises(ConfigError, match=words):
-        SelectionRule(**rule)
+def test_an_impossible_number_is_refused(target, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        target(**arguments)
+
+
+def test_greedy_is_allowed():
+    assert EvaluationSettings(temperature=0.0).temperature == 0
 
 
 class HalfBroken(FakeDesktop):

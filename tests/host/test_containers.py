@@ -14,9 +14,8 @@ import pytest
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.guest.client import Guest
 from arpo.errors import ConfigError, EnvError
-from arpo.host.container_spec import ContainerSpec
 from arpo.host.containers import Containers
-from arpo.host.processes import own_name
+from arpo.host.processes import process_tag
 from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
 from tests.host.watchdogs import end_watchdogs, wait_until
@@ -68,7 +67,7 @@ def test_ports_are_on_loopback_resources_are_limited_rights_are_dropped_and_labe
     assert "no-new-privileges" in host["SecurityOpt"]
     assert not host["Privileged"]
     labels = facts["Config"]["Labels"]
-    assert labels["arpo.owner"] == own_name()
+    assert labels["arpo.owner"] == process_tag()
     assert labels["arpo.session"] == os.environ.get("ARPO_SESSION", "")
 
 
@@ -147,11 +146,6 @@ def test_a_missing_image_is_a_matter_of_configuration():
         DockerDesktop(image="arpo/none:at-all")
 
 
-def test_an_impossible_limit_is_refused():
-    with pytest.raises(ConfigError, match="memory_mb of a container must be greater than 0, got 0"):
-        ContainerSpec(IMAGE, (5000,), memory_mb=0)
-
-
 OWNER = """
 import sys
 from pathlib import Path
@@ -223,7 +217,7 @@ def of_process(pid):
 def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing_else():
     dead = subprocess.Popen(["true"])
     dead.wait()
-    left, kept = start_stranger(f"{dead.pid}-1"), start_stranger(own_name())
+    left, kept = start_stranger(f"{dead.pid}-1"), start_stranger(process_tag())
     try:
         Containers.reaped = False
         Containers().close()
@@ -235,7 +229,7 @@ def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing
 
 
 def test_a_container_that_could_not_be_removed_goes_before_the_next_one_starts():
-    left = start_stranger(own_name())
+    left = start_stranger(process_tag())
     Containers.left_over.add(left)
     env = DockerDesktop(**QUICK)
     try:

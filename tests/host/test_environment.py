@@ -88,11 +88,7 @@ def test_a_ray_of_our_own_is_no_cluster(monkeypatch, value, address):
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        ("", "127.0.0.1,localhost,::1"),
-        ("a.org,localhost", "a.org,localhost,127.0.0.1,::1"),
-        ("*", "*"),
-    ],
+    [("", "127.0.0.1,localhost,::1"), ("a.org,localhost", "a.org,localhost,127.0.0.1,::1"), ("*", "*")],
 )
 def test_loopback_is_added_to_what_is_reached_without_a_proxy(monkeypatch, before, after):
     for name in ("no_proxy", "NO_PROXY"):
@@ -146,8 +142,8 @@ def latin(tmp_path_factory) -> dict[str, str]:
 SAYS = """
 import json, subprocess, sys
 from pathlib import Path
-from arpo.host.environment import settle
-settle()
+from arpo.host.environment import set_up_process
+set_up_process()
 Path(sys.argv[1]).write_text(sys.argv[2])
 child = "import sys; print(sys.flags.utf8_mode, open(sys.argv[1]).read())"
 said = subprocess.run([sys.executable, "-c", child, sys.argv[1]], capture_output=True, text=True).stdout
@@ -196,7 +192,7 @@ def test_an_instruction_keeps_its_letters_where_the_locale_has_none_of_them(lati
 
 
 def test_output_that_cannot_be_shown_is_escaped(tmp_path):
-    code = "from arpo.host.environment import settle; settle(); print('\\u70b9')"
+    code = "from arpo.host.environment import set_up_process; set_up_process(); print('\\u70b9')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from arpo.host.heartbeat import Heartbeat, still
+from arpo.host.heartbeat import Heartbeat, log_every
 from tests.host.watchdogs import wait_until
 
 
@@ -37,8 +37,8 @@ def test_what_was_just_logged_is_not_repeated(caplog) -> None:
 
 
 def test_a_step_that_takes_long_is_named_with_its_seconds(caplog) -> None:
-    assert still("starting").every_s <= 10
-    with still("starting the engine", every_s=0.05):
+    assert log_every("starting").every_s <= 10
+    with log_every("starting the engine", every_s=0.05):
         wait_until(lambda: caplog.messages)
     assert caplog.messages[0] == "starting the engine: 0 s so far"
 

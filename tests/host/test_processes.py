@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arpo.host.processes import end_processes, own_name, owner_lives
+from arpo.host.processes import end_processes, is_owner_alive, process_tag
 
 
 @pytest.fixture
@@ -30,32 +30,32 @@ def name_of(pid):
 
 
 def test_this_process_lives_and_one_that_began_at_another_time_does_not():
-    pid, began = own_name().split("-")
+    pid, began = process_tag().split("-")
     assert int(pid) == os.getpid()
-    assert owner_lives(own_name())
-    assert not owner_lives(f"{pid}-{int(began) + 1}")
-    assert not owner_lives("999999999-1")
+    assert is_owner_alive(process_tag())
+    assert not is_owner_alive(f"{pid}-{int(began) + 1}")
+    assert not is_owner_alive("999999999-1")
 
 
 @pytest.mark.parametrize("name", ["", "notes", "12-x", "12"])
 def test_what_is_no_name_counts_as_living(name):
-    assert owner_lives(name)
+    assert is_owner_alive(name)
 
 
 def test_a_process_that_was_killed_is_dead_though_nobody_has_waited_for_it(sleeper):
-    assert owner_lives(name_of(sleeper.pid))
+    assert is_owner_alive(name_of(sleeper.pid))
     sleeper.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert psutil.Process(sleeper.pid).status() == psutil.STATUS_ZOMBIE
-    assert not owner_lives(name_of(sleeper.pid))
+    assert not is_owner_alive(name_of(sleeper.pid))
 
 
 def test_a_clock_that_was_set_makes_nobody_look_dead(monkeypatch):
-    name = own_name()
+    name = process_tag()
     create_time = psutil.Process.create_time
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: create_time(self) + 3600)  # as psutil reckons
-    assert owner_lives(name)
-    assert own_name() == name
+    assert is_owner_alive(name)
+    assert process_tag() == name
 
 
 def test_a_process_that_may_not_be_looked_at_counts_as_living(monkeypatch):
@@ -64,7 +64,7 @@ def test_a_process_that_may_not_be_looked_at_counts_as_living(monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", refuse)
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: refuse())
-    assert owner_lives("1-1")
+    assert is_owner_alive("1-1")
 
 
 TIDY = """

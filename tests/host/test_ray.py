@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from arpo.errors import ConfigError, EnvError
-from arpo.host.heartbeat import still
+from arpo.host.heartbeat import log_every
 from arpo.host.processes import LABEL_VARIABLE
 from arpo.host.ray import SHARED_MEMORY, RayRuntime, check_store, ray_directory, worker_environment
 from arpo.host.session import MAX_DIRECTORY_LENGTH
@@ -141,7 +141,7 @@ def test_a_ray_that_does_not_start_at_all_is_an_error_that_names_the_load(ray, m
 
 def test_a_slow_start_of_ray_says_so(ray, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("arpo.host.ray.still", partial(still, every_s=0.05))
+    monkeypatch.setattr("arpo.host.ray.log_every", partial(log_every, every_s=0.05))
     ray.start_s = 0.3
     RayRuntime().acquire().result()
     assert "starting Ray: 0 s so far" in caplog.messages

@@ -1,17 +1,19 @@
-"""A fake engine for an actor, whose requests and updates wait for files, so that a test decides when they end."""
+"""Fake engines for actors: some whose requests and updates wait for files, so that a test decides when they end."""
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from torch import Tensor
 
-from arpo.errors import EngineGoneError, WeightSyncError
+from arpo.errors import EngineError, EngineGoneError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.remote import errors_of_ours
@@ -137,7 +139,7 @@ async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
 
 
 async def ended(actor: Any) -> None:
-    """Wait until the actor of a replica that was killed answers nobody: its process may do so once more."""
+    """Wait until the actor of a killed replica answers no more: its process may do so once."""
     with suppress(EngineGoneError), errors_of_ours():
         while True:
             await actor.pulse.remote()
@@ -149,3 +151,52 @@ async def missed(fleet: FleetEngine, actor: Any) -> None:
     async with asyncio.timeout(60):
         while actor in [replica.actor for replica in fleet.replicas]:
             await asyncio.sleep(0.02)
+
+
+class Echo:
+    """Answers with the sum of the weights it has."""
+
+    def __init__(self) -> None:
+        sys.stderr.write("ready\n")
+        self.total = 0.0
+        self.version = 0
+        self.asleep = False
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        return Response((1,), (self.total,), "stop", self.version)
+
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        received = dict(tensors)
+        assert received["bf16"].dtype == torch.bfloat16
+        assert received["bf16"].shape == (2, 3)
+        assert received["scalar"].shape == ()
+        self.total = sum(float(tensor.float().sum()) for tensor in received.values())
+        self.version = version
+
+        self.asleep = False
+
+    async def sleep(self) -> None:
+        self.asleep = True
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+class Who(Echo):
+    """Answers with its process, GPUs and node; can be asleep."""
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        await super().generate(request)
+        if self.asleep:
+            raise EngineError("asleep")
+        return Response((*map(int, ray.get_gpu_ids()), os.getpid()), (self.total,), "stop", self.version)
+
+
+class AskedRunner(Echo):
+    """Answers with the model runner that its environment asks vLLM for."""
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        return Response((int(os.environ["VLLM_USE_V2_MODEL_RUNNER"]),), (0.0,), "stop", self.version)

@@ -4,12 +4,16 @@ import asyncio
 import io
 from collections import Counter
 
+import torch
 from PIL import Image
+from torch import Tensor
 
 from arpo.agent.prompt import Prompt
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.fleet import FleetEngine
-from arpo.models.tokenization import ChatTokenizer
+from arpo.models.collate import collate
+from arpo.models.policy import Policy
+from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 INSTRUCTIONS = tuple(
@@ -44,11 +48,20 @@ def trajectory_of(request: GenerateRequest, response: Response) -> Trajectory:
     return Trajectory("asked", "asked", "", "", 0, (step,), Outcome.MAX_STEPS, 0.0, 0.0, {key: png})
 
 
+def trainer_logprobs(policy: Policy, request: GenerateRequest, response: Response) -> Tensor:
+    """The policy's log-probabilities of the tokens of an answer to a question with one picture."""
+    trajectory = trajectory_of(request, response)
+    batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+    with torch.no_grad():
+        output = policy.action_logprobs(batch)
+    return output.logprobs[output.mask]
+
+
 async def ask_each(fleet: FleetEngine, request: GenerateRequest) -> list[Response]:
-    """What every replica answers."""
+    """The answer of every replica."""
     return list(await asyncio.gather(*(replica.ask(request) for replica in fleet.replicas)))
 
 
 async def pulses(fleet: FleetEngine) -> list[Counter[str]]:
-    """What every replica's engine has counted."""
+    """The counters of every replica's engine."""
     return [Counter(await replica.actor.pulse.remote()) for replica in fleet.replicas]

@@ -15,9 +15,9 @@ from PIL import Image
 from arpo.errors import EngineError, EngineGoneError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.inference.hf import HfEngine
-from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
 from tests.inference.conftest import Questions, Trainer, Weights, on_a_cpu_by_vllm, run, together
+from tests.inference.scripted import ScriptedEngine
 
 TOLERANCE = 1e-4
 MAX_MODEL_LEN = 512

@@ -54,7 +54,7 @@ async def asked(fleet: FleetEngine, directory: Path, seed: int = 1) -> tuple["as
 
 async def answers(fleet: FleetEngine) -> None:
     """Have every replica answer, so that its losses so far count no more."""
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await asyncio.gather(*(fleet.generate(ask(number)) for number in range(4)))
 
 
@@ -121,7 +121,7 @@ def test_a_replica_that_was_restarted_gets_the_current_weights_before_its_first_
 
     async def scene() -> None:
         await fleet.update_weights(weights(3.0), 5)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         request, pid = await asked(fleet, directory)
         os.kill(pid, signal.SIGKILL)
         (directory / "open_7").touch()
@@ -144,7 +144,7 @@ def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_on
         (directory / "die_in_load").touch()
         await fleet.update_weights(weights(2.0), 2)
         assert (await fleet.generate(ask(1))).policy_version == 2
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await whole(fleet)
         versions = {(await fleet.generate(ask(seed, conversation=str(seed)))).policy_version for seed in range(10, 30)}
         assert versions == {2}
@@ -165,7 +165,7 @@ def test_an_update_does_not_wait_for_a_replica_that_is_being_started_which_loads
         ((_, new, _),) = await seen(directory, "starts")
         await request
         await fleet.update_weights(weights(2.0), 2)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert (await fleet.generate(ask(2))).policy_version == 2
         (directory / "hold_start").unlink()
         await whole(fleet)

@@ -11,8 +11,7 @@ from ray.cluster_utils import Cluster
 from arpo.errors import ConfigError
 from arpo.inference.fleet import FleetEngine
 from tests.inference.conftest import run
-from tests.inference.echo import Told, Who
-from tests.inference.gated import Gated, events, seen, weights, whole
+from tests.inference.gated import AskedRunner, Gated, Who, events, seen, weights, whole
 from tests.inference.gated import ask as named
 from tests.inference.talk import ask_each
 from tests.inference.test_fleet import ASK
@@ -32,7 +31,7 @@ def test_replicas_get_the_first_gpus_of_every_node(monkeypatch: pytest.MonkeyPat
         assert sorted(gpus) == [0, 0, 1, 1]  # of four on each of two nodes
         run(fleet.close())
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")  # after the nodes have started
-        fleet = FleetEngine(Told, nodes=2, num_gpus=1)
+        fleet = FleetEngine(AskedRunner, nodes=2, num_gpus=1)
         assert [reply.token_ids for reply in run(ask_each(fleet, ASK))] == [(0,), (0,)]
         run(fleet.close())
         with pytest.raises(ConfigError, match=r"want 6 GPUs on 2 node\(s\), there are 4, 4"):
@@ -51,7 +50,7 @@ def test_a_node_that_dies_costs_nothing_but_time_and_one_that_joins_is_used(
 
     async def dies(fleet: FleetEngine) -> set[int]:
         await fleet.update_weights(weights(1.0), 1)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         slow = [asyncio.create_task(fleet.generate(named(n, 1, 7, conversation=str(n)))) for n in range(2)]
         first = {pid for _, pid, _ in await seen(tmp_path, "asked", count=2)}
         assert len(first) == 2
@@ -60,7 +59,7 @@ def test_a_node_that_dies_costs_nothing_but_time_and_one_that_joins_is_used(
         assert again[1] in first  # the one on the other node
         (tmp_path / "open_7").touch()
         assert {(await request).token_ids[0] for request in slow} == {again[1]}
-        async with asyncio.timeout(60):  # there is no place to start another one, and nobody waits for it
+        async with asyncio.timeout(60):  # there is no place to start another one, and no call waits for it
             await fleet.update_weights(weights(2.0), 2)
         assert (await fleet.generate(named(2))).policy_version == 2
         return first

@@ -1,7 +1,6 @@
 """A run that is taken from stage to stage: started, killed or stopped in some way, and looked at."""
 
 import signal
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -31,23 +30,18 @@ class Left:
         return sum(id.startswith(f"{self.iterations}/") for id in self.episodes)
 
 
-class Journey(ABC):
-    """The run, taken from stage to stage; a stage that was reached stays reached.
+class Journey:
+    """The run, taken from stage to stage; a stage that was reached stays reached."""
 
-    Subclasses name the stages: each begins one.
-    """
+    stages: Mapping[str, Callable[[], None]]
+    """What begins each stage, in their order; subclasses have it."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._left: dict[str, Left] = {}
 
-    @property
-    @abstractmethod
-    def stages(self) -> Mapping[str, Callable[[], None]]:
-        """The stages, in their order."""
-
     def reach(self, stage: str) -> Left:
-        """Go on until this stage has ended, and tell what it left."""
+        """Go on until this stage has ended, and return what it left."""
         for name, go in self.stages.items():
             if name not in self._left:
                 go()
@@ -88,7 +82,7 @@ class Journey(ABC):
         self.start(f"+callbacks.killer._target_={DYING}.{callback}", f"+callbacks.killer.iteration={iteration}")
 
     def stop(self, iteration: int, sign: signal.Signals) -> None:
-        """Be told to end while an iteration is rolled out."""
+        """Be asked to end while an iteration is rolled out."""
         self.start()
         self.run.wait_for_rollout(iteration)
-        self.run.tell(sign)
+        self.run.send(sign)

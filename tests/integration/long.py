@@ -48,7 +48,7 @@ SHARPER = 2.0
 
 
 def response(generator: random.Random) -> str:
-    """A thought of words that nobody can foresee, and a direction."""
+    """A thought of words that cannot be foreseen, and a direction."""
     thought = " ".join(generator.choices(WORDS, k=generator.randint(1, 8)))
     direction = generator.choice(DIRECTIONS)
     return f"Thought: {thought}\nAction: scroll(start_box='(960,540)', direction='{direction}')"
@@ -56,7 +56,7 @@ def response(generator: random.Random) -> str:
 
 MAKES: dict[str, Callable[..., Path]] = {
     "qwen2_5_vl": partial(
-        qwen2_5_vl.make_tiny, full_attention=(1,)
+        qwen2_5_vl.make_tiny, vision={"fullatt_block_indexes": [1]}
     ),  # the other layer has windows, as most of the 7B's
     "qwen3_vl": qwen3_vl.make_tiny,
 }

@@ -8,26 +8,26 @@ import lightning as L
 import torch
 
 from arpo.agent.prompt import Prompt
+from arpo.callbacks.logs import RolloutMetrics
 from arpo.callbacks.replay import ReplayInjection
-from arpo.callbacks.rollout_metrics import RolloutMetrics
 from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
 from arpo.envs.protocol import DesktopEnv
 from arpo.inference.engine import GenerateRequest, InferenceEngine
-from arpo.inference.scripted import ScriptedEngine
 from arpo.methods.grpo import GRPO
 from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.replay import ReplayBuffer
-from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import RequestRule, ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.stream import RolloutCollector
 from arpo.types import Task
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import red_clicker
 
 Mood = Callable[[int, int], str]
@@ -93,8 +93,9 @@ def train(
     callbacks: Sequence[L.Callback] = (),
     group_size: RequestRule | None = None,
     max_steps: RequestRule | None = None,
+    resume: Path | None = None,
 ) -> Recorder:
-    """Train for real and tell what happened in each iteration; `replay` is a switch, or the callback itself.
+    """Train for real and record each iteration; `replay` is a switch, or the callback itself.
 
     The tolerance is that of written responses, whose log-probabilities no model computed.
     """
@@ -132,7 +133,7 @@ def train(
     sampler = ShuffledTasks(tasks, len(tasks), seed=0, group_size=group_size, max_steps=max_steps)
     data = RolloutDataModule(collector, sampler)
     try:
-        trainer.fit(module, data)
+        trainer.fit(module, data, ckpt_path=resume)
     finally:
         collector.close()
     return recorder

@@ -90,7 +90,7 @@ class Run:
         """Return the file of the episodes of an iteration, counted from 0; it is there once one has ended."""
         return self.directory / "trajectories" / "train" / f"iteration_{iteration:06d}.jsonl"
 
-    def tell(self, sign: signal.Signals) -> None:
+    def send(self, sign: signal.Signals) -> None:
         """Send a signal: Ctrl-C to the whole process group as a terminal does, another one to its leader."""
         assert self.process is not None
         (os.killpg if sign is signal.SIGINT else os.kill)(self.process.pid, sign)

@@ -1,22 +1,16 @@
 """DART's curation through Trainer.fit: smaller groups, shorter episodes, collected successes, and their resume."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-import lightning as L
-
 from arpo.callbacks.replay import ReplayInjection
-from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.replay import ReplayBuffer
 from arpo.rollout.curation.experience import ExperiencePool
 from arpo.rollout.curation.requests import DynamicRolloutNumber, DynamicTrajectoryLength
 from arpo.rollout.hooks import RolloutCallback
-from arpo.rollout.sampler import ShuffledTasks
-from tests.callbacks.support import EngineFollows, IdleModule
-from tests.integration.parts import GROUP_SIZE, TASKS, MoodyEngine, train
-from tests.rollout.conftest import chat, make_collector
-
-__all__ = ["chat", "make_collector"]
+from arpo.types import Group
+from tests.integration.parts import GROUP_SIZE, SETTINGS, TASKS, MoodyEngine, train
 
 NUMBER = DynamicRolloutNumber(GROUP_SIZE)
 
@@ -90,64 +84,46 @@ def test_a_group_of_two_failures_learns_from_a_success_that_was_collected_before
 
 
 class Record(RolloutCallback):
-    """Keeps what every iteration learned from, and writes a checkpoint after one of them.
+    """Keeps what every iteration learned from, and writes a checkpoint after the second."""
 
-    It tells the engine the version that a run begins with, as weight sync does.
-    """
-
-    def __init__(self, at: int, path: Path) -> None:
-        self.at = at
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.groups = {}
-
-    def on_train_start(self, trainer, pl_module):
-        trainer.datamodule.runtime.update_weights([], pl_module.policy_version)
 
     def on_rollout_end(self, trainer, module, batch):
         self.groups[batch.iteration] = list(batch.groups)
 
     def on_train_epoch_end(self, trainer, pl_module):
-        if trainer.current_epoch == self.at:
+        if trainer.current_epoch == 1:
             trainer.save_checkpoint(self.path)
 
 
-def collect(collector, pool_root: Path, directory: Path, *, iterations: int, checkpoint: Path | None = None) -> Record:
-    """Go through a run with all of the curation."""
-    record = Record(1, directory / "half.ckpt")
-    pool = ExperiencePool([pool_root], TASKS)
-    injection = ReplayInjection(ReplayBuffer(replaced="none", seed=5), pool=pool, remembers=False)
-    rules = {"group_size": DynamicRolloutNumber(4), "max_steps": DynamicTrajectoryLength(limit=4, floor=1)}
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=iterations,
-        callbacks=[injection, record, EngineFollows()],
-        logger=False,
-        default_root_dir=directory,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        num_sanity_val_steps=0,
-    )
-    data = RolloutDataModule(collector, ShuffledTasks(TASKS, 2, seed=0, **rules))
-    trainer.fit(IdleModule(), data, ckpt_path=checkpoint)
-    return record
-
-
-def test_a_resumed_run_goes_on_with_the_same_numbers_and_the_same_pool(tiny_model, tmp_path, make_collector, chat):
+def test_a_resumed_run_goes_on_with_the_same_numbers_and_the_same_pool(tiny_model, tmp_path):
     train(tiny_model, tmp_path / "expert", lambda chat: MoodyEngine(chat, always), replay=False, iterations=1)
-    expert = tmp_path / "expert" / "trajectories"
+    expert, checkpoint = tmp_path / "expert" / "trajectories", tmp_path / "half.ckpt"
 
-    def collector(directory):
-        engine = MoodyEngine(chat, lambda version, seed: "solve" if version < 2 and seed % 4 else "fail")
-        return make_collector(engine=engine, start=False, directory=directory)
+    def collect(directory: str, iterations: int, resume: Path | None = None) -> dict[int, list[Group]]:
+        """Go through a run with all of the curation."""
+        pool = ExperiencePool([expert], TASKS)
+        record = Record(tmp_path / f"{directory}.ckpt")
+        train(
+            tiny_model,
+            tmp_path / directory,
+            lambda chat: MoodyEngine(chat, lambda version, seed: "solve" if version < 2 and seed % 4 else "fail"),
+            replay=ReplayInjection(ReplayBuffer(replaced="none", seed=5), pool=pool, remembers=False),
+            iterations=iterations,
+            settings=replace(SETTINGS, group_size=4, max_steps=4),
+            callbacks=[record],
+            group_size=DynamicRolloutNumber(4),
+            max_steps=DynamicTrajectoryLength(limit=4, floor=1),
+            resume=resume,
+        )
+        return record.groups
 
-    whole = collect(collector("whole"), expert, tmp_path / "whole", iterations=5)
-    half = collect(collector("half"), expert, tmp_path / "half", iterations=2)
+    whole, half = collect("whole", 5), collect("half", 2)
     shutil.rmtree(expert)
-    checkpoint = tmp_path / "half" / "half.ckpt"
-    resumed = collect(collector("half"), expert, tmp_path / "half", iterations=5, checkpoint=checkpoint)
-    assert half.groups == {number: whole.groups[number] for number in (0, 1)}
-    assert resumed.groups == {number: whole.groups[number] for number in (2, 3, 4)}
-    groups = [group for groups in whole.groups.values() for group in groups]
+    assert {**half, **collect("half", 5, checkpoint)} == whole
+    assert half.keys() == {0, 1}
+    groups = [group for groups in whole.values() for group in groups]
     assert {len(group.trajectories) - len(group.injected) for group in groups} > {4}  # some groups were smaller
     assert any(group.injected for group in groups)

@@ -118,7 +118,7 @@ def strike(run, fault, broken):
             if any(address in line and FAILED.search(line) for line in run.said.splitlines()):
                 return
             time.sleep(0.1)
-    raise AssertionError(f"nobody noticed {fault.__name__} in {STRIKES} times {NOTICED_S:g} s: {run.said}")
+    raise AssertionError(f"{fault.__name__} was not noticed in {STRIKES} times {NOTICED_S:g} s: {run.said}")
 
 
 def wait_for_removal(desktop):
@@ -178,7 +178,7 @@ def engine():
 
 
 def restart_the_engine():
-    """End the daemon as `kill -9` does, and start it again; desktops live on, but nobody can reach them meanwhile."""
+    """End the daemon as `kill -9` does, and start it again; desktops live on, but cannot be reached meanwhile."""
     daemon = engine()
     daemon.kill()
     psutil.wait_procs([daemon])

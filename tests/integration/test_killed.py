@@ -1,14 +1,18 @@
-"""Ten seconds after `kill -9` of the driver, in each phase, nothing of the run is left, without another start."""
+"""Ten seconds after `kill -9` of the driver, in each phase, nothing of the run is left, without another start.
+
+With desktops in Docker it is killed in `test_desktop_training.py`.
+
+And where Ray's head is killed, the run ends by itself.
+"""
 
 import signal
+from contextlib import ExitStack
 
 import pytest
 
 from tests.browser import needs_chromium
-from tests.envs.desktops import missing
 from tests.integration.conftest import short_directory
-from tests.integration.journey import DYING
-from tests.integration.runs import Run, containers_of, processes_of
+from tests.integration.runs import Run, processes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -16,22 +20,17 @@ LIMIT_S = 10.0
 
 
 @pytest.fixture
-def own_sessions():
-    """A temporary directory for one run alone."""
-    with short_directory() as directory:
-        yield directory
+def start(tmp_path, ending):
+    """Starts a run, with a temporary directory of its own."""
+    with ExitStack() as stack:
 
+        def go(*overrides):
+            sessions = stack.enter_context(short_directory())
+            run = ending(Run(tmp_path / "run", sessions, *overrides, f"paths.output={tmp_path}"))
+            run.start()
+            return run
 
-@pytest.fixture
-def start(own_sessions, tmp_path, ending):
-    """Starts a run."""
-
-    def go(*overrides):
-        run = ending(Run(tmp_path / "run", own_sessions, *overrides, f"paths.output={tmp_path}"))
-        run.start()
-        return run
-
-    return go
+        yield go
 
 
 def names(run):
@@ -41,7 +40,7 @@ def names(run):
 def kill(run, *wanted):
     """Kill the driver while processes with these names run, and see them go."""
     assert set(wanted) <= names(run)
-    run.tell(signal.SIGKILL)
+    run.send(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     run.assert_gone_within(LIMIT_S)
 
@@ -77,16 +76,16 @@ def test_killed_in_a_rollout_with_browsers(start, smoke):
     kill(run, "raylet")
 
 
-DESKTOP = ("experiment=arpo_desktop32", "env.size=2", "datamodule.sampler.tasks_per_iteration=1")
-IN_UPDATE = (f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=1")
+def test_a_run_whose_ray_head_was_killed_ends_by_itself_and_goes_on_with_resume(smoke, ending, tmp_path, monkeypatch):
+    # Ray's processes go on without their head for a minute, in which this run would be over.
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "2")
+    run = ending(smoke.again(tmp_path / "run", "iterations=4"))
+    run.start()
+    run.wait_for_rollout(2)
+    (head,) = [process for process in processes_of(run.sessions) if process.name() == "gcs_server"]
+    head.kill()
+    assert run.wait() != 0
 
-
-@pytest.mark.docker
-@pytest.mark.skipif(bool(missing()), reason=missing())
-def test_killed_in_an_update_with_desktops(start, smoke):
-    run = start(*DESKTOP, f"model.path={smoke.policy}", "callbacks.evaluation.at_start=false", *IN_UPDATE)
-    run.wait_for_rollout(0)
-    assert len(containers_of(run)) == 2
-    assert run.wait() == -signal.SIGKILL, run.said
-    run.assert_gone_within(LIMIT_S)
-    assert containers_of(run) == []
+    assert run.go("resume=auto") == 0, run.said
+    assert run.trajectories(range(4)) == smoke.run.trajectories(range(4))  # as if nothing had been
+    run.assert_nothing_left()

@@ -29,7 +29,7 @@ def talker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_talker(tmp_path_factory.mktemp("talker"), request.param)
 
 
-def test_a_sound_run_passes_every_check(talker: Path, tmp_path: Path) -> None:
+def test_a_sound_run_passes_every_check(talker, tmp_path):
     run = learn(talker, tmp_path, LongEngine, screenshots=SCREENSHOTS, iterations=2)
     assert all(metrics["rollout/steps"] > 1 for metrics in run.metrics)  # the policy is understood
     assert all(metrics["engine/logprob_gap_mean"] <= TOLERANCE / 4 for metrics in run.metrics)
@@ -37,14 +37,12 @@ def test_a_sound_run_passes_every_check(talker: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [OldEyes, OneBehind])
-def test_whatever_is_stale_ends_the_run(talker: Path, tmp_path: Path, engine: type[LongEngine]) -> None:
+def test_whatever_is_stale_ends_the_run(talker, tmp_path, engine):
     with pytest.raises(WeightSyncError, match="the engine holds other weights than those that it was sent"):
         learn(talker, tmp_path, engine, screenshots=SCREENSHOTS, iterations=3)
 
 
-def test_the_engine_s_update_is_the_trainer_s_within_5_percent_after_a_step_of_lora(
-    talker: Path, tmp_path: Path
-) -> None:
+def test_the_engine_s_update_is_the_trainer_s_within_5_percent_after_a_step_of_lora(talker, tmp_path):
     lora = LoraSettings(LORA.policy.lora.rank, LORA.policy.lora.alpha)
     assert lora.rank == 32
     run = learn(talker, tmp_path, LongEngine, screenshots=1, iterations=3, rate=LORA.learning_rate, lora=lora)

@@ -1,10 +1,13 @@
-"""Each way to learn, as a person chooses it: killed after an iteration, it ends bit for bit like one left alone."""
+"""Each way to learn, as a person chooses it: killed after an iteration, it ends bit for bit like one left alone.
+
+All but the last with transformers in place of vLLM.
+"""
 
 import signal
 
 import pytest
 
-from arpo.run.before.words import override
+from arpo.run.overrides import override_of
 from arpo.run.warmstart import policy_of
 from tests.integration.runs import Smoke, assert_same_checkpoint
 
@@ -52,17 +55,43 @@ def test_each_way_to_learn_goes_on_where_it_was_killed(runs, smoke, tmp_path, na
     words = WORDS[name].split()
     if OF_ANOTHER_FAMILY in words:  # the first run makes its policy
         policy = policy_of("warmstart_fake", str(tmp_path), model=OF_ANOTHER_FAMILY.removeprefix("model="))
-        words += [override("paths.output", str(tmp_path)), override("model.path", policy)]
+        words += [override_of("paths.output", str(tmp_path)), override_of("model.path", policy)]
     if "env=recorded" in words:
         words.append(f"source={smoke.policy.parent / 'demonstrations'}")
     whole, killed = runs("whole", *words), runs("killed", *words)
     assert whole.go() == 0, whole.said
     killed.start()
     killed.wait_until(lambda: len(killed.checkpoints) == 2, "its second checkpoint")
-    killed.tell(signal.SIGKILL)
+    killed.send(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     assert killed.go("resume=auto") == 0, killed.said
     assert killed.learned == whole.learned
     assert_same_checkpoint(killed.checkpoints[-1], whole.checkpoints[-1])
     assert len(whole.metrics) == ITERATIONS + 1
     assert any(line.get("train/grad_norm") for line in whole.metrics)  # something was learned
+    if name == "spa":  # transformers and the trainer agree
+        assert all(line["engine/logprob_gap_mean"] <= 1e-4 for line in whole.metrics[1:])
+    whole.assert_nothing_left()
+
+
+@pytest.mark.engine
+@pytest.mark.ray
+def test_a_window_of_screenshots_is_sampled_and_trained_alike(smoke, ending, tmp_path):
+    """The engine's log-probabilities are the trainer's: both read the same ids and the same screenshots."""
+    how = (
+        "rollout.settings.image_window=1",
+        "module.objective.estimator=step_grpo",
+        "module.objective.correction=tis_token",
+        "module.objective.high_entropy_steps=0.8",
+    )
+    run = ending(smoke.again(tmp_path / "run", "iterations=2", *how))
+    assert run.go() == 0, run.said
+    trajectories = run.trajectories([0, 1])
+    assert {trajectory.image_window for trajectory in trajectories} == {1}
+    assert max(len(trajectory.steps) for trajectory in trajectories) > 1
+    for line in run.metrics[1:]:
+        assert line["engine/logprob_gap_max"] <= 1e-3
+        assert line["policy/weight_ess"] > 0.999
+        assert 0.7 < line["policy/trained_steps"] < 1
+        assert line["rollout/lag_max"] == 0
+    run.assert_nothing_left()

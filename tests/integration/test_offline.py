@@ -64,8 +64,8 @@ def test_a_run_has_a_line_an_iteration_and_is_evaluated_before_and_after(alone: 
 def test_the_loss_of_dpo_starts_at_that_of_a_coin_and_falls(alone: Run):
     losses = [line["train/loss"] for line in alone.metrics[1:]]
     assert losses[0] == pytest.approx(math.log(2), abs=0.03)  # of four steps, the first of which has it exactly
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.6
+    assert fmean(losses[1:]) < losses[0] - 0.02  # of other pairs: two batches differ by as much as a few steps teach
+    assert alone.metrics[-1]["train/reward_good"] > alone.metrics[-1]["train/reward_bad"]
 
 
 def test_a_run_that_was_killed_ends_bit_for_bit_as_one_that_was_left_alone(alone: Run, offline):

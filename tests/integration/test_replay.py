@@ -31,7 +31,7 @@ def test_without_replay_an_iteration_in_which_all_failed_changes_nothing(tiny_mo
 
 def test_with_replay_the_same_iteration_learns_from_the_successes_of_the_one_before(tiny_model, tmp_path):
     run = train(tiny_model, tmp_path, lambda chat: MoodyEngine(chat, at_first), replay=True, iterations=2)
-    assert run.metrics[1]["group/all_failed"] == 1.0  # told as it was collected
+    assert run.metrics[1]["group/all_failed"] == 1.0  # as it was collected
     assert run.metrics[1]["replay/injected"] == len(TASKS)
     assert run.metrics[1]["replay/injected_age"] == 1.0
     assert run.metrics[1]["train/grad_norm"] > 0

@@ -21,6 +21,7 @@ from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from tests.browser import needs_chromium
 from tests.integration.parts import train
+from tests.modules.conftest import sampled_logprobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -71,7 +72,7 @@ class Versions(L.Callback):
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         runtime = runtime_of(trainer)
-        runtime.run(runtime.engine.settle())
+        runtime.run(runtime.engine.wait_until_idle())
         self.counters = runtime.counters()
 
 
@@ -117,9 +118,7 @@ def test_no_request_is_lost_and_every_step_has_the_log_probabilities_of_its_vers
             if version not in {step.policy_version for step in trajectory.steps}:
                 continue
             loaded = store.load_screenshots(trajectory)
-            with torch.no_grad():
-                (trainer,) = module.sampled_logprobs([loaded])
-            rest = iter(trainer)
+            rest = iter(sampled_logprobs(module, loaded))
             for step in loaded.steps:
                 pairs = [(next(rest), sampled) for sampled in step.sampler_logprobs]
                 if step.policy_version == version:

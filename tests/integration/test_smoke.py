@@ -73,7 +73,7 @@ class KilledTwice(Journey):
         episodes = self.run.directory / "trajectories" / "eval" / "iteration_000003.jsonl"
         self.start()
         self.run.wait_until(episodes.exists, "the evaluation at the end")
-        self.run.tell(signal.SIGKILL)
+        self.run.send(signal.SIGKILL)
 
 
 @pytest.mark.long

@@ -1,12 +1,10 @@
-"""The same training on one process and on several: `python -m tests.invariant.ranks MODEL BATCHES OUT CASE RANKS`.
+"""The same training on one process and on several.
 
 Every variant runs in processes that are forked from this one, which has imported everything and computed nothing.
 """
 
 import os
-import pickle
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
 
+from arpo.callbacks.checkpoint import IterationCheckpoint
 from arpo.callbacks.entropulse import Entropulse
 from arpo.callbacks.replay import ReplayInjection
 from arpo.methods.c3po import C3PO
@@ -29,8 +28,8 @@ from arpo.methods.digirl import DigiRL
 from arpo.methods.distillation import Distillation
 from arpo.methods.grpo import GRPO
 from arpo.methods.ppo import PPO
+from arpo.models.placement import full
 from arpo.models.policy import LoraSettings, Policy
-from arpo.models.sharding import full
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.replay import ReplayBuffer
@@ -109,7 +108,7 @@ def quiet_trainer(ranks: int, strategy: Strategy | str, **options: Any) -> L.Tra
 
 
 def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work` in so many processes, of which Lightning finds that somebody else has started them."""
+    """Run `work` in so many processes, which Lightning takes for started from outside."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -220,6 +219,22 @@ def train(
     trainer.fit(module, OnRankZero(shown), ckpt_path=resume)
 
 
+def train_saving(
+    model: str,
+    batches: list[RolloutBatch],
+    folder: Path,
+    way: str,
+    ranks: int,
+    case: str,
+    resume: Path | None,
+    **how: Any,
+) -> None:
+    """Train with a checkpoint after every iteration, from the beginning or from a checkpoint."""
+    saving = IterationCheckpoint(folder, every_n_iterations=1, keep=9)
+    extra = [*how.pop("extra", ()), saving]
+    train(model, batches, str(folder), way, ranks, case, resume=resume, extra=extra, **how)
+
+
 def pulses(options: dict[str, Any]) -> list[L.Callback]:
     """The supervised phase of a case that has one, of a run whose entropy was once far higher."""
     if "pulse" not in options:
@@ -238,12 +253,7 @@ def _shown_with(batch: RolloutBatch, image_window: int | None) -> RolloutBatch:
     return replace(batch, groups=groups)
 
 
-def main(model: str, batches: str, out: str, case: str, several: str) -> None:
-    torch.set_num_threads(1)
-    loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
-    for way, ranks in (("one", 1), *((way, int(several)) for way in ways(case))):
-        on_ranks(ranks, train, model, loaded, out, way, ranks, case)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def train_each_way(model: str, batches: list[RolloutBatch], out: str, case: str, several: int) -> None:
+    """Train a case on one rank, and on several in each way."""
+    for way, ranks in (("one", 1), *((way, several) for way in ways(case))):
+        on_ranks(ranks, train, model, batches, out, way, ranks, case)

@@ -1,16 +1,62 @@
 """Two processes learn offline what one learns: each computes a part of the same batches."""
 
-import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.data import DataLoader
 
-from tests.invariant.offline import CASES, WAYS
-from tests.invariant.running import run_module
+from arpo.models.placement import full
+from arpo.models.policy import LoraSettings, Policy
+from arpo.modules.offline.base import OfflineModule
+from arpo.modules.offline.dpo import DPOModule
+from arpo.modules.offline.kto import KTOModule
+from arpo.modules.sft import SFTModule
+from arpo.types import Trajectory
+from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
+from tests.invariant.running import run_alone
 
+WAYS = (("one", 1), ("ddp", 2), ("fsdp", 2))
+CASES = ("sft", "dpo", "kto", "lora")
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 in_cases = pytest.mark.parametrize("case", CASES)
+
+
+def module_of(case: str, model: str) -> OfflineModule:
+    """The module of a case; `lora` is DPO of an adapter."""
+    adapter = {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False} if case == "lora" else {}
+    make: Callable[..., Policy] = partial(Policy, model, **adapter)
+    optimizer = partial(torch.optim.AdamW, lr=3e-4)
+    shared = {"steps": 6, "micro_batch_tokens": 160, "max_grad_norm": 1.0}
+    match case:
+        case "sft":
+            return SFTModule(make, optimizer, **shared)
+        case "kto":
+            return KTOModule(make, optimizer, make, beta=0.5, **shared)
+        case _:
+            return DPOModule(make, optimizer, make, beta=0.5, **shared)
+
+
+def train_all(
+    model: str, batches: list[list[Trajectory]], out: str, way: str, ranks: int, cases: Sequence[str]
+) -> None:
+    """Train every one of these cases, and write what each rank has learned and logged."""
+    for case in cases:
+        torch.manual_seed(0)
+        module = module_of(case, model)
+        trainer = quiet_trainer(ranks, strategy(way), max_epochs=2)
+        trainer.fit(module, DataLoader(batches, batch_size=None))
+        weights = {name: full(parameter.detach()) for name, parameter in module.policy.named_parameters()}
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        torch.save({"weights": weights, "metrics": metrics}, f"{out}.{case}.{way}{ranks}.{trainer.global_rank}")
+
+
+def train_each_way(model: str, batches: list[list[Trajectory]], out: str) -> None:
+    """Train every case on one rank and on several."""
+    for way, ranks in WAYS:
+        on_ranks(ranks, train_all, model, batches, out, way, ranks, CASES)
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +66,7 @@ def trained(make_group, tiny_model, tmp_path_factory):
     groups = [make_group(1.0, 0.0, first=first) for first in (0, 2, 5, 8, 11)]
     pairs = [list(group.trajectories) for group in groups]
     batches = [pairs[0] + pairs[1], pairs[2], pairs[3] + pairs[4] + pairs[0]]
-    (directory / "batches").write_bytes(pickle.dumps(batches))
-
-    run_module("offline", tiny_model, directory / "batches", directory / "out", *CASES)
+    run_alone(train_each_way, tiny_model, batches, directory / "out")
     ranks = dict(WAYS)
     return lambda case, way: [
         torch.load(directory / f"out.{case}.{way}{ranks[way]}.{rank}") for rank in range(ranks[way])

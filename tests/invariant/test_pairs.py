@@ -1,6 +1,5 @@
-"""What a run saves is what it asks for when it goes on: whole or in shards, all weights or adapters, tied or not."""
+"""A run finds all that it saved when it goes on: whole or in shards, all weights or adapters, tied or not."""
 
-import pickle
 from functools import cache
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
 from arpo.callbacks.checkpoint import load_policy
 from arpo.models.policy import LoraSettings, Policy
 from arpo.types import RolloutBatch
-from tests.invariant.pairs import SAVED
-from tests.invariant.running import run_module
+from tests.invariant.ranks import on_ranks, train_saving
+from tests.invariant.running import run_alone
 
+SAVED = "iteration_000001.ckpt"
 MODELS = ("tied", "untied")
 CASES = ("arpo", "lora")
 """All weights are trained, or adapters."""
@@ -42,6 +42,13 @@ def untie(model: Path, directory: Path) -> None:
             (directory / path.name).symlink_to(path)
 
 
+def go_on(batches, model, case, way, ranks) -> None:
+    """Train to the end, and once more from the checkpoint in the middle."""
+    whole, again = (Path(f"{model} {case} {way} {kind}") for kind in ("whole", "again"))
+    for folder, resume in ((whole, None), (again, whole / SAVED)):
+        on_ranks(ranks, train_saving, model, batches, folder, way, ranks, case, resume)
+
+
 @pytest.fixture(scope="module")
 def models(tiny_model, tmp_path_factory):
     """The folder of both models."""
@@ -53,16 +60,15 @@ def models(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def went(models, make_group):
-    """Runs `tests.invariant.pairs` once a pair, and gives the beginning of the names of what it leaves."""
+    """Goes on once a pair, and gives the beginning of the names of what that leaves."""
     batches = [
         RolloutBatch(number, number, [make_group(1.0, 0.0, first=4 * number), make_group(0.0, 1.0, first=5)])
         for number in range(2)
     ]
-    (models / "batches").write_bytes(pickle.dumps(batches))
 
     @cache
     def of(model, case, way, ranks):
-        run_module("pairs", models / "batches", models / model, case, way, ranks)
+        run_alone(go_on, batches, models / model, case, way, ranks)
         return f"{models / model} {case} {way}"
 
     return of

@@ -1,6 +1,5 @@
 """Several processes learn what one learns, each with all weights (DDP) or with its part of them (FSDP2)."""
 
-import pickle
 from functools import cache
 
 import pytest
@@ -8,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from arpo.types import RolloutBatch
-from tests.invariant.ranks import CASES, ways
-from tests.invariant.running import run_module
+from tests.invariant.ranks import CASES, train_each_way, ways
+from tests.invariant.running import run_alone
 
 in_cases = pytest.mark.parametrize(
     ("case", "ranks", "way"),
@@ -40,13 +39,12 @@ def batches(make_group):
 
 @pytest.fixture(scope="module")
 def trained(batches, tiny_model, tmp_path_factory):
-    """Trains a case on one rank and on several, once, and tells what each rank of a way to train ended with."""
+    """Trains a case on one rank and on several, once; returns the end of each rank of a way to train."""
     directory = tmp_path_factory.mktemp("ranks")
-    (directory / "batches").write_bytes(pickle.dumps(batches))
 
     @cache
     def of(case, ranks):
-        run_module("ranks", tiny_model, directory / "batches", directory / "out", case, ranks)
+        run_alone(train_each_way, tiny_model, batches, directory / "out", case, ranks)
         return {
             way: [torch.load(directory / f"out.{case}.{way}{number}.{rank}") for rank in range(number)]
             for way, number in (("one", 1), *((way, ranks) for way in ways(case)))

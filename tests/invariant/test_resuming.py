@@ -1,43 +1,105 @@
 """A sharded run goes on from its checkpoint as if it had never stopped, on as many ranks as there are then."""
 
-import pickle
+import os
+import resource
+import signal
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
+from torch.multiprocessing import ProcessExitedException
 from torch.testing import assert_close
 
 from arpo.callbacks.checkpoint import is_valid, load_policy, newest_checkpoint
 from arpo.models.policy import Policy
-from arpo.modules.strategy import CHECKSUMS, REST
+from arpo.modules.offload import OffloadedAdamW
+from arpo.modules.strategy import CHECKSUMS, REST, ShardedStrategy
 from arpo.types import RolloutBatch
-from tests.invariant.running import run_module
+from tests.invariant.ranks import on_ranks, train_saving
+from tests.invariant.running import run_alone
 
 pytestmark = pytest.mark.slow
 
 
+class WithoutMoments(ShardedStrategy):
+    """Forgets the optimizer's moments in every checkpoint that it loads."""
+
+    def load_checkpoint(self, checkpoint_path, weights_only=None):
+        rest = super().load_checkpoint(checkpoint_path, weights_only)
+        for state in self.optimizers[0].state.values():
+            state["exp_avg"].zero_()
+            state["exp_avg_sq"].zero_()
+        return rest
+
+
+class DieInCheckpoint(L.Callback):
+    """Lets the kernel end rank 0 with the byte of its shards that is one too many; its parent ends the others."""
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint) -> None:
+        if trainer.global_rank == 0:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
+
+
+def go(model, batches, folder, ranks, resume, case="arpo", **how) -> None:
+    """Train on so many ranks, with a checkpoint after every iteration."""
+    on_ranks(ranks, partial(train_saving, **how), model, batches, folder, "fsdp", ranks, case, resume)
+
+
+def go_on_alike(model: str, loaded: list[RolloutBatch], at: Path) -> None:
+    """Train, go on from the second iteration, and go on from it after a kill in the checkpoint of the third."""
+    second = at / "alone" / "iteration_000002.ckpt"
+    go(model, loaded[:5], at / "alone", 2, None)
+    go(model, loaded[:5], at / "again", 2, second)
+    with pytest.raises(ProcessExitedException, match="SIGXFSZ"):
+        go(model, loaded[:3], at / "killed", 2, second, extra=[DieInCheckpoint()])
+    os.symlink(second, at / "killed" / second.name)
+    (at / "left").write_text("\n".join(path.name for path in (at / "killed").iterdir()))
+    go(model, loaded[:5], at / "killed", 2, newest_checkpoint(at / "killed"))
+
+
+def go_on_otherwise(model: str, everything: list[RolloutBatch], at: Path) -> None:
+    """Go on from the second iteration with moments elsewhere or nowhere, on more and fewer ranks, and from nothing."""
+    loaded, idle = everything[:5], everything[5:]
+    second = at / "alone" / "iteration_000002.ckpt"
+    go(model, loaded, at / "forgot", 2, second, how=lambda way: WithoutMoments(timedelta(seconds=60)))
+    go(model, loaded[:4], at / "offloaded", 2, second, optimizer=OffloadedAdamW)
+    go(model, loaded, at / "from host", 2, at / "offloaded" / "iteration_000004.ckpt")
+    go(model, loaded[:4], at / "four", 4, second)
+    go(model, loaded, at / "one", 1, at / "four" / "iteration_000004.ckpt")
+    go(model, idle, at / "idle", 2, None, "scarce")
+    go(model, idle, at / "idle again", 2, at / "idle" / "iteration_000001.ckpt", "scarce")
+
+
 @pytest.fixture(scope="module")
-def directory(make_group, tiny_model, tmp_path_factory):
-    """What a run leaves, one that goes on after iteration 2 of 5, and one that was killed before it did."""
-    at = tmp_path_factory.mktemp("resuming")
-    batches = [
+def batches(make_group):
+    """Five iterations, and two of another run: nothing to learn, so the optimizer has no state, and then something."""
+    return [
         RolloutBatch(0, 0, [make_group(1.0, 0.0, 0.0), make_group(0.0, 1.0, first=5)]),
         RolloutBatch(1, 1, [make_group(1.0, 0.0, first=9)]),
         RolloutBatch(2, 2, [make_group(0.0, 0.0, first=5), make_group(0.0, 1.0, first=3)]),
         RolloutBatch(3, 3, [make_group(1.0, 0.0, first=13)]),
         RolloutBatch(4, 4, [make_group(0.0, 1.0, 0.0, first=17)]),
-        # of another run: nothing to learn, so the optimizer has no state, and then something
         RolloutBatch(0, 0, [make_group(0.0, 0.0, first=21)]),
         RolloutBatch(1, 1, [make_group(1.0, 0.0, first=23)]),
     ]
-    (at / "batches").write_bytes(pickle.dumps(batches))
-    run_module("resuming", tiny_model, at / "batches", at, "alike")
+
+
+@pytest.fixture(scope="module")
+def directory(batches, tiny_model, tmp_path_factory):
+    """What a run leaves, one that goes on after iteration 2 of 5, and one that was killed before it did."""
+    at = tmp_path_factory.mktemp("resuming")
+    run_alone(go_on_alike, tiny_model, batches, at)
     return at
 
 
 @pytest.fixture(scope="module")
-def otherwise(directory, tiny_model):
+def otherwise(directory, batches, tiny_model):
     """The same folder with what goes on in other ways."""
-    run_module("resuming", tiny_model, directory / "batches", directory, "otherwise")
+    run_alone(go_on_otherwise, tiny_model, batches, directory)
     return directory
 
 

@@ -29,7 +29,7 @@ def trajectory(screens: Sequence[str], task_reward: float, *, lengths: Sequence[
 
 
 def said(values: Sequence[Sequence[Tensor]]) -> list[list[TokenScores]]:
-    """What a critic said of each token of each trajectory of each group, beside log-probabilities."""
+    """The values of a critic for each token of each trajectory of each group, beside log-probabilities."""
     return [[TokenScores(torch.zeros(len(row)), row) for row in rows] for rows in values]
 
 

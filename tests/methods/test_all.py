@@ -1,5 +1,6 @@
 """What holds for every method that learns from rollouts, whatever its groups look like: `conf/method/`."""
 
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,20 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from arpo.methods.c3po import C3PO
+from arpo.methods.cispo import CISPO
+from arpo.methods.computer_rl import ComputerRL
+from arpo.methods.digirl import DigiRL
+from arpo.methods.distillation import Distillation
+from arpo.methods.dpo import DPO
+from arpo.methods.gigpo import GiGPO
+from arpo.methods.grpo import GRPO
+from arpo.methods.kto import KTO
 from arpo.methods.method import Method, TokenScores
+from arpo.methods.ppo import PPO
+from arpo.methods.spa import ShortestPath
+from arpo.methods.ui_s1 import UIS1
+from arpo.methods.ui_tars2 import UITars2
 from arpo.replay import ReplayBuffer
 from arpo.run.build import build, compose
 from arpo.types import Group, Task, Trajectory
@@ -47,7 +61,7 @@ def episode(rng: random.Random, task_reward: float) -> Trajectory:
 
 
 def scores_of(groups: list[Group]) -> list[list[TokenScores]]:
-    """What somebody said: functions of the token's place alone, so that they move along with its trajectory."""
+    """Scores that are functions of the token's place alone, so that they move along with its trajectory."""
     places = [[torch.arange(each.action_tokens) for each in group.trajectories] for group in groups]
     return [[TokenScores(-(row / 5 % 1), row / 7 % 1, teacher=-(row / 3 % 1)) for row in rows] for rows in places]
 
@@ -116,3 +130,68 @@ def test_what_replay_puts_into_a_failed_group_earns_the_most_in_it(name):
         assert rewards.shape == (7,)
         assert rewards.argmax() == 6
         assert rewards[6] > buffer.success_threshold
+
+
+REFUSED = [
+    (C3PO, {"budget": 0}, "budget must be at least 1, got 0"),
+    (C3PO, {"over": "keep"}, "over must be 'drop' or 'truncate', got 'keep'"),
+    (C3PO, {"aggregation": "sequence"}, "aggregation must be token"),
+    (C3PO, {"kl_coefficient": 0.1}, "kl_coefficient must be 0"),
+    (C3PO, {"entropy_coefficient": 0.1}, "entropy_coefficient must be 0"),
+    (C3PO, {"budget": 1, "imitation": -1.0}, "imitation must be at least 0, got -1.0"),
+    (CISPO, {"dual_clip": 6.0}, "dual_clip=6.0"),
+    (CISPO, {"level": "sequence"}, "level=sequence"),
+    (CISPO, {"clip_low": 1.1}, "clip_low must be at most 1, got 1.1"),
+    (ComputerRL, {"std": "both"}, "std must be 'none', 'sample' or 'population', got 'both'"),
+    (ComputerRL, {"format_weight": 0.5}, "parse earns nothing"),
+    (DigiRL, {"discount": 1.5}, "discount must be at most 1, got 1.5"),
+    (DigiRL, {"discount": -0.1}, "discount must be at least 0, got -0.1"),
+    (DigiRL, {"kept": 0.0}, "kept must be above 0, got 0.0"),
+    (DigiRL, {"kept": 1.1}, "kept must be at most 1, got 1.1"),
+    (Distillation, {"reward_weight": -1.0}, "reward_weight must be at least 0"),
+    (GiGPO, {"discount": 1.1}, "discount must be at most 1"),
+    (GiGPO, {"step_weight": -1.0}, "step_weight must be at least 0"),
+    (GiGPO, {"std": "both"}, "std must be 'none', 'sample' or 'population', got 'both'"),
+    (GiGPO, {"episode_mean": "all"}, "episode_mean must be 'steps' or 'trajectories', got 'all'"),
+    (GRPO, {"imitation": math.inf}, "imitation must be a finite number, got inf"),
+    (GRPO, {"kl_coefficient": math.nan}, "kl_coefficient must be a finite number, got nan"),
+    (GRPO, {"kl_coefficient": -0.1}, "kl_coefficient must be at least 0, got -0.1"),
+    (GRPO, {"entropy_coefficient": -0.1}, "entropy_coefficient must be at least 0, got -0.1"),
+    (GRPO, {"clip_low": -0.1}, "clip_low must be at least 0, got -0.1"),
+    (GRPO, {"clip_high": math.inf}, "clip_high must be a finite number, got inf"),
+    (GRPO, {"dual_clip": 1.2}, r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got 1.2"),
+    (GRPO, {"correction": "tis"}, "correction must be 'none', 'tis_token', .*, got 'tis'"),
+    (GRPO, {"correction": "icepop", "correction_band": (2.0, 3.0)}, "0 <= low <= 1 <= high"),
+    (GRPO, {"high_entropy_steps": 0.0}, "high_entropy_steps must be above 0, got 0.0"),
+    (GRPO, {"high_entropy_steps": 1.1}, "high_entropy_steps must be at most 1, got 1.1"),
+    (GRPO, {"format_weight": -1.0}, "format_weight must be at least 0, got -1.0"),
+    (GRPO, {"std": "biased"}, "std must be 'sample' or 'population', got 'biased'"),
+    (GRPO, {"estimator": "ppo"}, "estimator must be 'grpo', .*, got 'ppo'"),
+    (GRPO, {"level": "word"}, "level must be 'token' or 'sequence', got 'word'"),
+    (GRPO, {"aggregation": "mean"}, "aggregation must be 'sequence', .*, got 'mean'"),
+    (GRPO, {"aggregation": "dr_grpo"}, "belongs to aggregation=dr_grpo"),
+    (GRPO, {"aggregation": "dr_grpo", "dr_grpo_length": 0}, "dr_grpo_length must be at least 1, got 0"),
+    (GRPO, {"dr_grpo_length": 5}, "belongs to aggregation=dr_grpo"),
+    (GRPO, {"kl": "k9"}, "kl must be 'k1', 'abs', 'k2' or 'k3', got 'k9'"),
+    (PPO, {"discount": 1.5}, "discount must be at most 1"),
+    (PPO, {"gae_lambda": 1.5}, "gae_lambda must be at most 1"),
+    (ShortestPath, {"shortening": -0.1}, "shortening must be at least 0"),
+    (ShortestPath, {"shortening": math.nan}, "shortening must be at most 1, got nan"),
+    (ShortestPath, {"success_threshold": 1.0}, "success_threshold must be below 1"),
+    (UIS1, {"discount": 1.1}, "discount must be at most 1"),
+    (UIS1, {"episode_weight": -1.0}, "episode_weight must be at least 0"),
+    (UIS1, {"step_weight": -1.0}, "step_weight must be at least 0"),
+    (UIS1, {"least_spread": -0.1}, "least_spread must be at least 0"),
+    (UIS1, {"format_weight": 0.5}, "format_weight must be 0, got 0.5"),
+    (UITars2, {"length_weight": 0.0}, "length_weight must be above 0, got 0.0"),
+    (DPO, {"beta": 0.0}, "beta must be above 0, got 0.0"),
+    (KTO, {"beta": 0.1, "desirable_weight": 0.0}, "desirable_weight must be above 0"),
+    (KTO, {"beta": 0.1, "undesirable_weight": -1.0}, "undesirable_weight must be above 0"),
+    (KTO, {"beta": 0.1, "success_threshold": 1.0}, "success_threshold must be below 1"),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "sentence"), REFUSED)
+def test_an_impossible_option_is_refused_by_its_name(method, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        method(**options)

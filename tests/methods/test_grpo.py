@@ -1,4 +1,4 @@
-"""The credit and the loss of GRPO and its relatives; the formulas are tested with those of `arpo.algorithms`."""
+"""GRPO, and the methods that change its rewards, its loss or its advantages, by numbers computed by hand."""
 
 import math
 from dataclasses import replace
@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from arpo.errors import ConfigError
+from arpo.methods.cispo import CISPO
+from arpo.methods.distillation import Distillation
 from arpo.methods.grpo import GRPO
-from arpo.methods.method import TokenTerms
+from arpo.methods.method import TokenScores, TokenTerms
+from arpo.methods.spa import ShortestPath
 from tests.methods.conftest import trajectory
 
 
@@ -73,36 +75,9 @@ def test_every_option_has_its_work_in_the_loss(options, ratios, advantage, losse
     assert GRPO(**options).loss(terms).losses[0].tolist() == pytest.approx(losses, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"imitation": math.inf}, "imitation must be finite, got inf"),
-        ({"kl_coefficient": math.nan}, "kl_coefficient must be at least 0, got nan"),
-        ({"kl_coefficient": -0.1}, "kl_coefficient must be at least 0, got -0.1"),
-        ({"correction": "tis"}, "correction must be one of none, tis_token"),
-        ({"correction": "icepop", "correction_band": (2.0, 3.0)}, "0 <= low <= 1 <= high"),
-        ({"high_entropy_steps": 0.0}, "high_entropy_steps must lie in"),
-        ({"high_entropy_steps": 1.1}, "high_entropy_steps must lie in"),
-        ({"format_weight": -1.0}, "format_weight must be at least 0, got -1.0"),
-        ({"std": "biased"}, "std must be one of sample, population, got 'biased'"),
-        ({"estimator": "ppo"}, "estimator must be one of grpo"),
-        ({"level": "word"}, "level must be one of token, sequence"),
-        ({"aggregation": "mean"}, "aggregation must be one of sequence"),
-        ({"aggregation": "dr_grpo"}, "belongs to aggregation=dr_grpo"),
-        ({"aggregation": "dr_grpo", "dr_grpo_length": 0}, "dr_grpo_length must be at least 1, got 0"),
-        ({"dr_grpo_length": 5}, "belongs to aggregation=dr_grpo"),
-        ({"kl": "k9"}, "kl must be one of k1"),
-    ],
-    ids=str,
-)
-def test_an_impossible_option_is_refused_with_its_name(options, words):
-    with pytest.raises(ConfigError, match=words):
-        GRPO(**options)
-
-
 def test_a_group_of_one_teaches_by_imitation_alone():
-    assert not GRPO().learns_alone
-    assert GRPO(imitation=0.1).learns_alone
+    assert not GRPO().allows_single_episode_groups
+    assert GRPO(imitation=0.1).allows_single_episode_groups
 
 
 def test_tokens_are_weighed_where_a_correction_is_asked_for():
@@ -111,3 +86,95 @@ def test_tokens_are_weighed_where_a_correction_is_asked_for():
     assert GRPO(correction="none").weights(old, sampler, mask, replayed) is None
     found = GRPO(correction="tis_token").weights(old, sampler, mask, replayed)
     assert found.weights.flatten().tolist() == pytest.approx([math.exp(-1), 1.0])  # a replayed success counts in full
+
+
+@pytest.mark.parametrize(
+    ("shortening", "rewards"), [(1.0, [1.0, 0.5, 0.25]), (0.5, [1.0, 0.75, 0.625]), (0.0, [1.0] * 3)]
+)
+def test_golden_rewards_of_successes_of_5_10_and_20_steps(make_group, shortening, rewards):
+    group = make_group(*(trajectory("a" * steps, 1.0) for steps in (5, 10, 20)))
+    assert ShortestPath(shortening=shortening).rewards(group).tolist() == rewards
+
+
+def test_a_failure_is_neither_the_shortest_nor_shortened(make_group):
+    group = make_group(trajectory("a", 0.0), trajectory("aa", 1.0), trajectory("aaaa", 1.0), trajectory("a", 0.5))
+    assert ShortestPath(shortening=1.0).rewards(group).tolist() == [0.0, 1.0, 0.5, 0.5]
+
+
+def test_a_long_success_of_partial_credit_is_shortened_too_and_partial_failures_are_not(make_group):
+    group = make_group(trajectory("aa", 1.0), trajectory("aaaa", 0.75))
+    assert ShortestPath(shortening=1.0).rewards(group).tolist() == [1.0, 0.375]
+    failed = make_group(trajectory("aa", 0.25), trajectory("aaaa", 0.25))
+    assert ShortestPath(shortening=1.0).rewards(failed).tolist() == [0.25, 0.25]
+    assert ShortestPath(shortening=1.0, success_threshold=0.2).rewards(failed).tolist() == [0.25, 0.125]
+
+
+def test_what_the_parser_says_is_added_unshortened(make_group):
+    lost = replace(trajectory("aaaa", 1.0), format_reward=-1.0)
+    group = make_group(trajectory("aa", 1.0), lost)
+    assert ShortestPath(shortening=1.0, format_weight=0.5).rewards(group).tolist() == [1.0, 0.0]
+
+
+def test_a_group_that_succeeds_as_a_whole_learns_to_be_short_and_one_that_fails_learns_nothing(make_group):
+    whole = make_group(trajectory("a", 1.0), trajectory("aa", 1.0))
+    assert ShortestPath().advantages(whole).tolist() == pytest.approx([1.0, -1.0], abs=1e-4)
+    assert GRPO().advantages(whole).tolist() == [0.0, 0.0]
+    failed = make_group(trajectory("a", 0.0), trajectory("aa", 0.0))
+    assert ShortestPath().advantages(failed).tolist() == [0.0, 0.0]
+
+
+def terms(ratios: list[float], advantages: list[float], weights: list[float] | None = None) -> TokenTerms:
+    """Tokens of these ratios, all of log-probability -2, and one of padding."""
+    logprobs = torch.tensor([[-2.0] * len(ratios) + [0.0]], requires_grad=True)
+    old = torch.tensor([[-2.0 - math.log(ratio) for ratio in ratios] + [0.0]])
+    mask = torch.tensor([[True] * len(ratios) + [False]])
+    found = None if weights is None else torch.tensor([[*weights, 7.0]])
+    return TokenTerms(logprobs, old, torch.tensor([[*advantages, 0.0]]), mask, found)
+
+
+def test_golden_loss_and_gradient_of_tokens_below_in_and_above_the_clip_whatever_the_sign():
+    # Ratios 1/2, 1, 3 become 3/4, 1, 3/2: -w A log π = 2 w A, and its slope -w A. None of them is 0.
+    given = terms([0.5, 1.0, 3.0, 0.5, 3.0], [1.0, -1.0, 2.0, -2.0, -1.0])
+    found = CISPO(clip_low=0.25, clip_high=0.5).loss(given)
+    assert found.losses.tolist()[0] == pytest.approx([1.5, -2.0, 6.0, -3.0, -3.0, 0.0])
+    found.losses.sum().backward()
+    assert given.logprobs.grad.tolist()[0] == pytest.approx([-0.75, 1.0, -3.0, 1.5, 1.5, 0.0])
+    averages = found.metrics.averages()
+    assert (averages["clip_fraction_low"], averages["clip_fraction_high"]) == (
+        0.2,
+        0.2,
+    )  # as in GRPO
+    assert averages["ratio_mean"] == pytest.approx(8 / 5)
+
+
+def test_there_is_no_lower_bound_unless_one_is_set_and_corrections_multiply():
+    given = terms([0.01, 9.0], [1.0, 1.0], weights=[0.5, 2.0])
+    assert CISPO().loss(given).losses.tolist()[0] == pytest.approx([0.5 * 0.01 * 2, 2 * 5 * 2, 0.0])
+
+
+def scores(*rows: tuple[list[float], list[float]]) -> list[list[TokenScores]]:
+    """What policy and teacher say of each token of one group's trajectories."""
+    return [[TokenScores(torch.tensor(own), teacher=torch.tensor(teacher)) for own, teacher in rows]]
+
+
+def test_golden_credit_of_each_token_alone_whatever_the_reward(make_group):
+    group = make_group(trajectory("ab", 1.0, lengths=(1, 2)), trajectory("a", 0.0))
+    said = scores(([-1.0, -0.5, -2.0], [-0.25, -1.5, -2.0]), ([-3.0], [-0.5]))
+    ((good, bad),) = Distillation().credits([group], said)
+    assert good.advantages.tolist() == [0.75, -1.0, 0.0]
+    assert bad.advantages.tolist() == [2.5]  # of a failure, and of an episode alone
+    assert Distillation().allows_single_episode_groups
+    # GRPO's advantages of 1 and 0 are 1 and -1
+    ((good, bad),) = Distillation(reward_weight=0.5).credits([group], said)
+    assert good.advantages.tolist() == pytest.approx([1.25, -0.5, 0.5], abs=1e-5)
+    assert bad.advantages.tolist() == pytest.approx([2.0], abs=1e-5)
+
+
+def test_the_divergence_is_measured_beside_the_clipped_loss():
+    logprobs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    old, teacher = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-0.5, -4.0]])
+    advantages = teacher - old
+    terms = TokenTerms(logprobs, old, advantages, torch.ones(1, 2, dtype=torch.bool), teacher=teacher)
+    found = Distillation().loss(terms)
+    assert found.losses.tolist() == [[-0.5, 2.0]]
+    assert found.measured["kl_teacher"].tolist() == [[-0.5, 2.0]]

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from arpo.methods.dpo import DPO
 from arpo.methods.kto import KTO
-from tests.algorithms.fixture import assert_golden
+from tests.algorithms.test_losses import assert_golden
 from tests.methods.conftest import trajectory
-
-NONE = torch.zeros(0)
 
 
 def numbers(*values: float) -> Tensor:
@@ -62,13 +60,13 @@ SINGLES = [
 
 def loss_of_pairs(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
     batch = [trajectory("a", reward) for _ in chosen for reward in (1.0, 0.0)]
-    return DPO(beta=beta).loss(torch.stack([chosen, rejected], 1).flatten(), batch, NONE)[0]
+    return DPO(beta=beta).loss(torch.stack([chosen, rejected], 1).flatten(), batch)[0]
 
 
-def loss_of_singles(ratios: Tensor, desirable: Tensor, besides: Tensor, *options: float) -> tuple[Tensor, float]:
+def loss_of_singles(ratios: Tensor, desirable: Tensor, extra: Tensor | None, *options: float) -> tuple[Tensor, float]:
     batch = [trajectory("a", float(good)) for good in desirable]
     names = ("beta", "desirable_weight", "undesirable_weight")
-    loss, metrics = KTO(**dict(zip(names, options, strict=True))).loss(ratios, batch, besides)
+    loss, metrics = KTO(**dict(zip(names, options, strict=True))).loss(ratios, batch, extra)
     return loss, metrics["train/kl_baseline"]
 
 
@@ -110,7 +108,7 @@ def test_a_gain_and_a_loss_of_log_3_against_the_baseline_cost_a_quarter_and_thre
 
 def test_a_ratio_far_from_the_baseline_costs_a_finite_loss_with_a_finite_gradient():
     ratios = torch.tensor([200.0, -200.0], requires_grad=True)
-    single, _ = loss_of_singles(ratios, torch.tensor([True, True]), NONE, 1.0, 1.0, 1.0)
+    single, _ = loss_of_singles(ratios, torch.tensor([True, True]), None, 1.0, 1.0, 1.0)
     losses = single + loss_of_pairs(ratios, -ratios, 1.0)
     assert losses.isfinite()
     assert torch.autograd.grad(losses, ratios)[0].isfinite().all()

@@ -1,12 +1,13 @@
-"""UI-S1's credit of steps, against numbers computed by hand."""
+"""UI-S1's credit of steps, and Mobile-R1's, which is configuration alone, by numbers computed by hand."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from arpo.errors import ConfigError
+from arpo.agent.matching import Match
 from arpo.methods.ui_s1 import UIS1
+from arpo.run.build import build, compose
 from tests.methods.conftest import trajectory
 
 WRONG = "Action: wait()"
@@ -43,7 +44,7 @@ def test_a_step_that_did_not_parse_matches_nothing():
 
 def test_golden_credit_of_steps_and_episodes(make_group):
     # r over all three steps: 1, 1, .55: mean .85, sample deviation .259808: +.57735, +.57735, -1.154701.
-    # R at step 0: 1.5 and .55: +-.707107; at step 1 nobody else was: 0.
+    # R at step 0: 1.5 and .55: +-.707107; at step 1 there was no other: 0.
     group = make_group(played([1, 1], lengths=(2, 1)), played([0.55], [False]))
     ((good, bad),) = UIS1().credits([group])
     assert good.advantages.tolist() == pytest.approx([1.284457, 1.284457, 0.57735], abs=1e-5)
@@ -78,21 +79,28 @@ def test_every_group_counts_where_nothing_is_asked_of_the_first_step(make_group)
 
 @pytest.mark.parametrize("least_spread", [None, 0.0, 0.3])
 def test_an_episode_alone_teaches_nothing_of_one_step(make_group, least_spread):
-    assert UIS1(least_spread=least_spread).learns_alone is False
+    assert UIS1(least_spread=least_spread).allows_single_episode_groups is False
     ((alone,),) = UIS1(least_spread=least_spread).credits([make_group(played([1]))])
     assert alone.advantages.tolist() == [0.0]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"discount": 1.1},
-        {"episode_weight": -1.0},
-        {"step_weight": -1.0},
-        {"least_spread": -0.1},
-        {"format_weight": 0.5},
-    ],
-)
-def test_an_impossible_number_is_refused(options):
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        UIS1(**options)
+@pytest.fixture(scope="module")
+def chosen():
+    return compose("train", ["env=recorded", "tasks=recorded", "method=mobile_r1"])
+
+
+def test_a_step_is_compared_with_its_like_alone_whatever_follows_and_however_alike_the_first_ones_are(
+    chosen, make_group
+):
+    method = build(chosen.module.objective)
+    # step 0: 2, 2; step 1: 2, 1, half of it apart from the mean and sqrt(1/2) of deviation
+    group = make_group(played([2, 2, 2]), played([2, 1], [True, False]))
+    ((good, bad),) = method.credits([group])
+    assert good.advantages.tolist() == pytest.approx([0.0, 0.707106, 0.0], abs=1e-5)
+    assert bad.advantages.tolist() == pytest.approx([0.0, -0.707106], abs=1e-5)
+
+
+def test_the_reward_is_that_of_the_format_and_that_of_the_whole_action(chosen):
+    score = build(chosen.env.make_env.score)
+    agreements = [(True, True, True), (True, False, True), (False, False, False)]
+    assert [score.of(Match(*parts)) for parts in agreements] == [2, 1, 1]

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from arpo.models.images import ImageProcessor
@@ -7,10 +5,10 @@ from arpo.models.tokenization import ChatTokenizer
 
 
 @pytest.fixture(scope="session")
-def chat(tiny_model: Path) -> ChatTokenizer:
+def chat(tiny_model):
     return ChatTokenizer(tiny_model)
 
 
 @pytest.fixture
-def images(tiny_model: Path) -> ImageProcessor:
+def images(tiny_model):
     return ImageProcessor(tiny_model)

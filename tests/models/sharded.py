@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing import assert_close
 
-from arpo.callbacks.export import export_policy
+from arpo.callbacks.checkpoint import export_policy
 from arpo.models import policy as policies
+from arpo.models.placement import full
 from arpo.models.policy import LoraSettings, Policy
-from arpo.models.sharding import full
 from tests.invariant.ranks import on_ranks
 from tests.models.test_policy import mixed_batch
 

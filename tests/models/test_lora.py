@@ -1,19 +1,23 @@
 """Adapters: what they are called, what of them is lost, what they are worth when merged."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.models.families.qwen2_5_vl import Qwen25VL
-from arpo.models.lora import adapter_tensors, add_lora, initial_adapter, merged_weights, update_error, weights_by_name
-from arpo.models.names import base_name
+from arpo.models.lora import (
+    adapter_tensors,
+    add_lora,
+    base_name,
+    initial_adapter,
+    merged_weights,
+    update_error,
+    weights_by_name,
+)
 
 
 @pytest.fixture
-def model(tiny_model: Path) -> Qwen2_5_VLForConditionalGeneration:
+def model(tiny_model):
     """A frozen model with an adapter of rank 2 and scale 3, whose B are still zero."""
     torch.manual_seed(0)
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
@@ -21,7 +25,7 @@ def model(tiny_model: Path) -> Qwen2_5_VLForConditionalGeneration:
     return model
 
 
-def fill(model: torch.nn.Module, size: float = 1e-3) -> None:
+def fill(model, size=0.001):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -29,7 +33,7 @@ def fill(model: torch.nn.Module, size: float = 1e-3) -> None:
                 parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
 
 
-def products(model: torch.nn.Module) -> dict[str, Tensor]:
+def products(model):
     """B A of every layer, by the name of the weight that it is added to."""
     tensors = dict(adapter_tensors(model))
     return {
@@ -39,7 +43,7 @@ def products(model: torch.nn.Module) -> dict[str, Tensor]:
     }
 
 
-def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer(model: torch.nn.Module) -> None:
+def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer(model):
     names = [name for name, _ in adapter_tensors(model)]
     assert names[:2] == [f"model.language_model.layers.0.self_attn.q_proj.lora_{factor}.weight" for factor in "AB"]
     assert len(names) == len(set(names)) == 2 * 7 * 2  # layers, linear layers of each, A and B
@@ -47,15 +51,13 @@ def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer(model: torch.nn.Modul
     assert base_name("lm_head.weight") == "lm_head.weight"
 
 
-def test_a_model_with_an_adapter_still_has_all_its_weights_by_their_own_names(
-    model: torch.nn.Module, tiny_model: Path
-) -> None:
+def test_a_model_with_an_adapter_still_has_all_its_weights_by_their_own_names(model, tiny_model):
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
     expected = {name for name, _ in plain.named_parameters()}
     assert dict(weights_by_name(model)).keys() == expected | dict(adapter_tensors(model)).keys()
 
 
-def test_an_adapter_starts_the_same_where_a_trainer_makes_another_device_the_default() -> None:
+def test_an_adapter_starts_the_same_where_a_trainer_makes_another_device_the_default():
     name, shape = "model.layers.0.mlp.up_proj.lora_A.default.weight", torch.Size((2, 8))
     torch.manual_seed(0)
     alone = initial_adapter(name, shape)
@@ -65,7 +67,7 @@ def test_an_adapter_starts_the_same_where_a_trainer_makes_another_device_the_def
     assert torch.equal(beside, alone)
 
 
-def test_an_update_is_scaled_before_it_is_as_wide_as_its_layer(model: torch.nn.Module) -> None:
+def test_an_update_is_scaled_before_it_is_as_wide_as_its_layer(model):
     fill(model, 0.1)
     layer = model.model.language_model.layers[0].mlp.up_proj
     inputs = torch.randn(5, layer.in_features, generator=torch.Generator().manual_seed(0))
@@ -77,7 +79,7 @@ def test_an_update_is_scaled_before_it_is_as_wide_as_its_layer(model: torch.nn.M
     torch.testing.assert_close(output, base + 3 * unscaled)
 
 
-def test_base_plus_b_times_a_is_the_merged_weight(model: torch.nn.Module, tiny_model: Path) -> None:
+def test_base_plus_b_times_a_is_the_merged_weight(model, tiny_model):
     """So the scale, 6 / 2, is in the adapter already."""
     fill(model, 0.1)
     base = dict(Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model).named_parameters())
@@ -90,7 +92,7 @@ def test_base_plus_b_times_a_is_the_merged_weight(model: torch.nn.Module, tiny_m
     assert len(updates) == 14
 
 
-def test_of_a_merge_in_bfloat16_little_would_be_left_and_float32_keeps_it(model: torch.nn.Module) -> None:
+def test_of_a_merge_in_bfloat16_little_would_be_left_and_float32_keeps_it(model):
     model.bfloat16()
     fill(model, 1e-5)
     updates = products(model)
@@ -103,18 +105,18 @@ def test_of_a_merge_in_bfloat16_little_would_be_left_and_float32_keeps_it(model:
             assert (rounded - update).norm() > 0.5 * update.norm()
 
 
-def test_without_an_update_there_is_no_error_of_it(model: torch.nn.Module) -> None:
+def test_without_an_update_there_is_no_error_of_it(model):
     assert update_error(model, torch.bfloat16) is None
 
 
-def test_the_error_of_an_update_is_what_rounding_a_and_b_costs(model: torch.nn.Module) -> None:
+def test_the_error_of_an_update_is_what_rounding_a_and_b_costs(model):
     fill(model)
     assert update_error(model, torch.float32) == 0
     # Two factors, each rounded by at most 2^-9 of an entry, evenly spread: about sqrt(2) * 2^-9 / sqrt(3) = 0.0016.
     assert update_error(model, torch.bfloat16) == pytest.approx(0.0016, rel=0.5)
 
 
-def test_the_error_of_an_update_is_of_the_first_a_middle_and_the_last_layer(model: torch.nn.Module) -> None:
+def test_the_error_of_an_update_is_of_the_first_a_middle_and_the_last_layer(model):
     layers = [name for name, parameter in model.named_parameters() if ".lora_B." in name]
     assert len(layers) == 14  # an even number has no layer exactly between
     parameters = dict(model.named_parameters())

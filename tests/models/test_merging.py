@@ -3,7 +3,6 @@
 import json
 import shutil
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +12,9 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from arpo.__main__ import main
 from arpo.errors import ConfigError
 from arpo.models import merging
+from arpo.models.checkpoint import CheckpointWeights, write_weights
 from arpo.models.merging import merge
 from arpo.models.policy import Policy
-from arpo.models.saving import write_weights
-from arpo.models.sharding import CheckpointWeights
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,7 @@ def tensors(tiny_model):
 
 
 @pytest.fixture
-def policies(tiny_model, tensors, tmp_path) -> list[Path]:
+def policies(tiny_model, tensors, tmp_path):
     """The two as exports: the first in one file, the second, which lies in `policy/`, in several and their index."""
     folders = [tmp_path / "first", tmp_path / "seed=1"]
     for folder, weights, file_bytes in zip(
@@ -44,7 +42,7 @@ def policies(tiny_model, tensors, tmp_path) -> list[Path]:
     return folders
 
 
-def read(folder: Path, name: str = "config.json"):
+def read(folder, name="config.json"):
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
@@ -99,32 +97,22 @@ def test_files_of_the_size_that_was_asked_for_are_all_that_is_in_memory(policies
     assert len(list((tmp_path / "mean").glob("model-*.safetensors"))) > 3
 
 
-def changed_config(folder):
-    config = read(folder)
-    config["text_config"]["rms_norm_eps"] = 0.5
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+def settings(changes, *inside, names=("config.json",)):
+    """The change of settings in the files that are there, inside of a part of each where it has that."""
+
+    def change(folder):
+        for file in (folder / name for name in names if (folder / name).exists()):
+            content = part = json.loads(file.read_text(encoding="utf-8"))
+            for key in inside:
+                part = part.get(key, part)
+            part.update(changes)
+            file.write_text(json.dumps(content), encoding="utf-8")
+
+    return change
 
 
-def changed_words(folder):
-    words = read(folder, "tokenizer.json")
-    words["model"]["vocab"]["new"] = 639
-    (folder / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
-
-
-def changed_images(folder, **changes):
-    for name in ("processor_config.json", "preprocessor_config.json"):  # the forms of both versions of transformers
-        if (folder / name).exists():
-            content = read(folder, name)
-            content.get("image_processor", content).update(changes)
-            (folder / name).write_text(json.dumps(content), encoding="utf-8")
-
-
-def smaller_images(folder):
-    changed_images(folder, size={"shortest_edge": 3136, "longest_edge": 50_176}, min_pixels=3136, max_pixels=50_176)
-
-
-def darker_images(folder):
-    changed_images(folder, image_mean=[0.5, 0.5, 0.5])
+IMAGES = ("processor_config.json", "preprocessor_config.json")  # the forms of both versions of transformers
+SMALLER = {"size": {"shortest_edge": 3136, "longest_edge": 50_176}, "min_pixels": 3136, "max_pixels": 50_176}
 
 
 def other_turns(folder):
@@ -132,37 +120,16 @@ def other_turns(folder):
     template.write_text(template.read_text(encoding="utf-8") + "{{- '<think>' }}", encoding="utf-8")
 
 
-def other_padding(folder):
-    content = read(folder, "tokenizer_config.json") | {"pad_token": "<|im_end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
+def weights(change):
+    """The change of the weights in the first file, given with the name of one of them."""
 
+    def changed(folder):
+        file = min(folder.glob("*.safetensors"))
+        tensors = load_file(file)
+        change(tensors, next(iter(tensors)))
+        save_file(tensors, file, metadata={"format": "pt"})
 
-def other_sampling(folder):
-    content = read(folder, "generation_config.json") | {"top_p": 0.5, "transformers_version": "4.49.0"}
-    (folder / "generation_config.json").write_text(json.dumps(content), encoding="utf-8")
-
-
-def changed_weights(folder, change):
-    files = sorted(folder.glob("*.safetensors"))
-    weights = load_file(files[0])
-    change(weights, next(iter(weights)))
-    save_file(weights, files[0], metadata={"format": "pt"})
-
-
-def reshaped(folder):
-    changed_weights(folder, lambda weights, name: weights.update({name: weights[name][:1].clone()}))
-
-
-def without_one(folder):
-    changed_weights(folder, lambda weights, name: weights.pop(name))
-
-
-def widened(folder):
-    changed_weights(folder, lambda weights, name: weights.update({name: weights[name].float()}))
-
-
-def diverged(folder):
-    changed_weights(folder, lambda weights, name: weights[name].view(-1)[:1].fill_(float("nan")))
+    return changed
 
 
 def damaged(folder):
@@ -171,32 +138,44 @@ def damaged(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        (changed_config, r"differ in config.json: text_config: rms_norm_eps$"),
-        (changed_words, r"differ in tokenizer.json$"),
-        (smaller_images, r"differ in images: sizes: max_pixels$"),
-        (darker_images, r"differ in images: mean$"),
+        (settings({"rms_norm_eps": 0.5}, "text_config"), r"differ in config.json: text_config: rms_norm_eps$"),
+        (settings({"new": 639}, "model", "vocab", names=("tokenizer.json",)), r"differ in tokenizer.json$"),
+        (settings(SMALLER, "image_processor", names=IMAGES), r"differ in images: sizes: max_pixels$"),
+        (settings({"image_mean": [0.5] * 3}, "image_processor", names=IMAGES), r"differ in images: mean$"),
         (other_turns, r"differ in chat template$"),
-        (other_padding, r"differ in special tokens: padding$"),
-        (other_sampling, r"differ in generation_config.json: top_p$"),
-        (reshaped, r"differ in weights: [\w.]+$"),
-        (without_one, r"differ in weights: [\w.]+$"),
-        (widened, r"is torch.bfloat16 in .*first and torch.float32 in"),
-        (diverged, r"the mean of [\w.]+ is not finite: .* has diverged"),
+        (
+            settings({"pad_token": "<|im_end|>"}, names=("tokenizer_config.json",)),
+            r"differ in special tokens: padding$",
+        ),
+        (
+            settings({"top_p": 0.5, "transformers_version": "4.49.0"}, names=("generation_config.json",)),
+            r"differ in generation_config.json: top_p$",
+        ),
+        (weights(lambda found, name: found.update({name: found[name][:1].clone()})), r"differ in weights: [\w.]+$"),
+        (weights(lambda found, name: found.pop(name)), r"differ in weights: [\w.]+$"),
+        (
+            weights(lambda found, name: found.update({name: found[name].float()})),
+            r"is torch.bfloat16 in .*first and torch.float32 in",
+        ),
+        (
+            weights(lambda found, name: found[name].view(-1)[:1].fill_(float("nan"))),
+            r"the mean of [\w.]+ is not finite: .* has diverged",
+        ),
         (damaged, r"a file of .* cannot be read"),
         (shutil.rmtree, r"holds no policy: name a folder"),
     ],
 )
-def test_policies_of_two_models_are_refused_with_what_differs_and_nothing_is_left(policies, tmp_path, change, words):
+def test_policies_of_two_models_are_refused_with_what_differs_and_nothing_is_left(policies, tmp_path, change, message):
     change(policies[1] / "policy")
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         merge([(policies[0], 0.5), (policies[1], 0.5)], tmp_path / "mean")
     assert not list(tmp_path.glob("mean*"))
 
 
 @pytest.mark.parametrize(
-    ("shares", "words"),
+    ("shares", "message"),
     [
         ([1.0], "at least two"),
         ([0.5, 0.6], "add up to 1, and these add up to 1.1"),
@@ -204,16 +183,16 @@ def test_policies_of_two_models_are_refused_with_what_differs_and_nothing_is_lef
         ([float("nan"), 1.0], "must be above 0"),
     ],
 )
-def test_weights_that_make_no_mean_are_refused(tmp_path, shares, words):
-    with pytest.raises(ConfigError, match=words):
+def test_weights_that_make_no_mean_are_refused(tmp_path, shares, message):
+    with pytest.raises(ConfigError, match=message):
         merge([(tmp_path, share) for share in shares], tmp_path / "mean")
 
 
 def test_the_command_writes_it_once(policies, tmp_path, caplog, capsys):
-    words = ["merge", f"{policies[0]}=0.25", f"{policies[1]}=0.75", "--to", str(tmp_path / "mean")]
-    assert main(words) == 0
+    command = ["merge", f"{policies[0]}=0.25", f"{policies[1]}=0.75", "--to", str(tmp_path / "mean")]
+    assert main(command) == 0
     assert (tmp_path / "mean" / "model.safetensors").exists()
-    assert main(words) == 2
+    assert main(command) == 2
     assert "exists: name another folder" in caplog.text
     for wrong in (f"{policies[0]}", "=1"):
         with pytest.raises(SystemExit, match="2"):

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +26,7 @@ EDGES = {"shortest_edge": 3136, "longest_edge": 15680}
 DEFAULT_MOST = 28 * 28 * 1280
 
 
-def checkpoint(tiny_model: Path, directory: Path, said: dict[str, Any], *, nested: bool = False) -> Path:
+def checkpoint(tiny_model, directory, said, *, nested=False):
     shutil.copytree(tiny_model, directory, dirs_exist_ok=True)
     file = directory / "processor_config.json"
     if nested:
@@ -55,9 +53,7 @@ def checkpoint(tiny_model: Path, directory: Path, said: dict[str, Any], *, neste
     ],
     ids=str,
 )
-def test_limits_are_read_in_every_form(
-    tiny_model: Path, tmp_path: Path, said: dict[str, Any], most: int, missing: dict[str, int], nested: bool
-) -> None:
+def test_limits_are_read_in_every_form(tiny_model, tmp_path, said, most, missing, nested):
     path = checkpoint(tiny_model, tmp_path, PLAIN | said, nested=nested)
     chat = ChatTokenizer(path)
     assert (chat.pictures.sizes.min_pixels, chat.pictures.sizes.max_pixels) == (3136, most)
@@ -94,9 +90,7 @@ def test_limits_are_read_in_every_form(
     ],
     ids=str,
 )
-def test_what_cannot_be_read_is_one_sentence_with_file_and_key_before_an_engine_starts(
-    tiny_model: Path, tmp_path: Path, said: dict[str, Any], message: str, nested: bool
-) -> None:
+def test_what_cannot_be_read_is_one_sentence_with_file_and_key(tiny_model, tmp_path, said, message, nested):
     path = checkpoint(tiny_model, tmp_path, PLAIN | said, nested=nested)
     file = re.escape(str(path / ("processor_config.json" if nested else "preprocessor_config.json")))
     for make in (ChatTokenizer, ImageProcessor, HfEngine):
@@ -122,16 +116,14 @@ def test_what_cannot_be_read_is_one_sentence_with_file_and_key_before_an_engine_
         ("config.json", json.dumps({"model_type": "qwen2_5_vl", "text_config": "none"}), "config.json"),
     ],
 )
-def test_files_that_are_none_are_refused_by_name(
-    tiny_model: Path, tmp_path: Path, name: str, content: str, message: str
-) -> None:
+def test_files_that_are_none_are_refused_by_name(tiny_model, tmp_path, name, content, message):
     path = checkpoint(tiny_model, tmp_path, PLAIN | PIXELS)
     (path / name).write_text(content)
     with pytest.raises(ConfigError, match=message):
         HfEngine(path)
 
 
-def test_a_version_5_file_without_its_video_part_is_refused_by_name(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_version_5_file_without_its_video_part_is_refused_by_name(tiny_model, tmp_path):
     path = checkpoint(tiny_model, tmp_path, PLAIN | PIXELS, nested=True)
     (path / "processor_config.json").write_text(json.dumps({"image_processor": PLAIN | PIXELS}))
     with pytest.raises(ConfigError, match=r"processor_config\.json cannot be read by transformers .* OSError"):

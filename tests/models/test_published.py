@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,11 @@ import torch
 from PIL import Image
 from transformers import AutoProcessor, AutoTokenizer
 
-from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
+from arpo.agent.ui_tars import parse_response
+from arpo.models.checkpoint import model_without_weights
 from arpo.models.collate import TokenBatch, collate
 from arpo.models.images import ImageProcessor
-from arpo.models.sharding import model_without_weights
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.types import Outcome, Step, Trajectory
 from benchmarks.gpu_session.published import UnavailableError, write_companions
@@ -73,13 +72,13 @@ QWEN3_TEMPLATE = (
 
 
 @pytest.fixture(scope="session")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published(tmp_path_factory):
     """A directory with everything that is published with Qwen2.5-VL but weights."""
     return written(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="session")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def qwen3(tmp_path_factory):
     """The same with the four words and the chat template of Qwen3-VL, whose model is another family."""
     path = written(tmp_path_factory.mktemp("qwen3"), qwen3=True)
     (path / "chat_template.json").unlink()
@@ -87,7 +86,7 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def written(directory: Path, *, qwen3: bool = False) -> Path:
+def written(directory, *, qwen3=False):
     try:
         return write_companions(directory, ARCHITECTURE, qwen3=qwen3)
     except UnavailableError as error:
@@ -95,16 +94,16 @@ def written(directory: Path, *, qwen3: bool = False) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_chat(published: Path) -> ChatTokenizer:
+def real_chat(published):
     return ChatTokenizer(published)
 
 
 @pytest.fixture(scope="session")
-def processor(published: Path) -> Any:
+def processor(published):
     return AutoProcessor.from_pretrained(published)
 
 
-def played(chat: ChatTokenizer, answers: tuple[str, ...]) -> tuple[Trajectory, list[dict[str, Any]]]:
+def played(chat, answers):
     """An episode with an answer to each of as many screenshots of 1080p, and its messages."""
     messages = Prompt.ui_tars().messages("Save the file 报告.txt.")
     prompt, steps, shots = chat.first_prompt(messages), [], {}
@@ -129,7 +128,7 @@ class Both:
 
 
 @pytest.fixture(scope="session")
-def both(published: Path, real_chat: ChatTokenizer, processor: Any) -> Both:
+def both(published, real_chat, processor):
     trajectory, messages = played(real_chat, ANSWERS[:3])
     theirs = processor(
         text=[processor.apply_chat_template(messages, tokenize=False)],
@@ -142,9 +141,7 @@ def both(published: Path, real_chat: ChatTokenizer, processor: Any) -> Both:
 
 
 @pytest.mark.slow
-def test_ids_are_those_of_transformers_but_for_the_newline_behind_the_last_turn(
-    both: Both, real_chat: ChatTokenizer
-) -> None:
+def test_ids_are_those_of_transformers_but_for_the_newline_behind_the_last_turn(both, real_chat):
     *ids, newline = both.theirs.input_ids[0].tolist()
     assert both.batch.input_ids[0].tolist() == ids
     assert real_chat.decode([newline]) == "\n"
@@ -152,7 +149,7 @@ def test_ids_are_those_of_transformers_but_for_the_newline_behind_the_last_turn(
 
 
 @pytest.mark.slow
-def test_pixel_values_are_those_of_transformers_bit_for_bit(both: Both, published: Path) -> None:
+def test_pixel_values_are_those_of_transformers_bit_for_bit(both, published):
     images = ImageProcessor(published)
     ours = [images(key, png).pixel_values for key, png in both.trajectory.screenshots.items()]
     assert torch.equal(torch.cat(ours), both.theirs.pixel_values)
@@ -160,14 +157,14 @@ def test_pixel_values_are_those_of_transformers_bit_for_bit(both: Both, publishe
 
 
 @pytest.mark.slow
-def test_positions_are_those_of_transformers(both: Both, published: Path) -> None:
+def test_positions_are_those_of_transformers(both, published):
     model, theirs = model_without_weights(published, "sdpa").model, both.theirs
     positions, _ = model.get_rope_index(theirs.input_ids, theirs.mm_token_type_ids, theirs.image_grid_thw)
     assert torch.equal(both.batch.position_ids, positions[:, :, :-1])
 
 
 @pytest.mark.slow
-def test_fifteen_screenshots_leave_room_for_responses(real_chat: ChatTokenizer) -> None:
+def test_fifteen_screenshots_leave_room_for_responses(real_chat):
     """A screenshot of 1080p is 69 by 39 blocks of 28 pixels: 2,691 tokens."""
     prompts = real_chat.first_prompt(Prompt.ui_tars().messages("Open Chrome.")) + 14 * real_chat.next_prompt(())
     assert real_chat.image_tokens(*SCREEN) == 69 * 39 == 2691
@@ -176,7 +173,7 @@ def test_fifteen_screenshots_leave_room_for_responses(real_chat: ChatTokenizer) 
 
 
 @pytest.mark.slow
-def test_what_is_never_sampled_is_seven_tokens_and_rows_without_a_word(real_chat: ChatTokenizer) -> None:
+def test_what_is_never_sampled_is_seven_tokens_and_rows_without_a_word(real_chat):
     # 152,064 rows for 151,665 words leave 399; <|endoftext|> and six of pictures and turns are special
     assert len(real_chat.forbidden_ids) == 406
     assert real_chat.forbidden_ids[:2] == (151643, 151644)
@@ -186,7 +183,7 @@ def test_what_is_never_sampled_is_seven_tokens_and_rows_without_a_word(real_chat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ANSWERS)
-def test_an_answer_of_ui_tars_survives_the_round_trip(real_chat: ChatTokenizer, processor: Any, text: str) -> None:
+def test_an_answer_of_ui_tars_survives_the_round_trip(real_chat, processor, text):
     ids = real_chat.encode_response(text)
     read = real_chat.decode(ids)
     assert read == text.replace("<|box_start|>", "").replace("<|box_end|>", "")
@@ -199,9 +196,7 @@ def test_an_answer_of_ui_tars_survives_the_round_trip(real_chat: ChatTokenizer, 
 @pytest.mark.parametrize(
     ("prompt", "answers"), [(Prompt.ui_tars(), ANSWERS[:5]), (Prompt.computer_use(), CALLS)], ids=["text", "calls"]
 )
-def test_five_turns_of_qwen3_vl_have_the_ids_of_transformers(
-    qwen3: Path, prompt: Prompt, answers: tuple[str, ...]
-) -> None:
+def test_five_turns_of_qwen3_vl_have_the_ids_of_transformers(qwen3, prompt, answers):
     chat = ChatTokenizer(qwen3)
     messages = prompt.messages("打开 Chrome 😀.")
     ids = chat.first_prompt(messages)
@@ -215,6 +210,6 @@ def test_five_turns_of_qwen3_vl_have_the_ids_of_transformers(
 
 
 @pytest.mark.slow
-def test_the_words_of_qwen3_vl_are_four_more(qwen3: Path) -> None:
+def test_the_words_of_qwen3_vl_are_four_more(qwen3):
     assert AutoTokenizer.from_pretrained(qwen3).convert_tokens_to_ids("</think>") == 151668
     assert len(ChatTokenizer(qwen3).forbidden_ids) == 7 + 152064 - 151669

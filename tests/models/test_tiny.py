@@ -1,21 +1,21 @@
-from pathlib import Path
-
 import pytest
 from transformers import AutoTokenizer
 
 from arpo.agent.actions import Click, TypeText
 from arpo.agent.grammar import GRAMMARS
+from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
+from arpo.models.family import FAMILIES
 
 
-def test_a_number_up_to_the_longest_coordinate_is_one_token(tiny_model: Path) -> None:
+def test_a_number_up_to_the_longest_coordinate_is_one_token(tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     # 112 * 140 pixels at 16:9 are 166.9 x 93.9
     assert all(len(tokenizer(str(number)).input_ids) == 1 for number in range(167))
     assert len(tokenizer("167").input_ids) == 2
 
 
-def test_a_click_is_five_tokens_and_the_turn_glue_two_a_header(tiny_model: Path) -> None:
+def test_a_click_is_five_tokens_and_the_turn_glue_two_a_header(tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     # words, x, comma, y, words
     assert len(tokenizer("Action: click(start_box='(10,20)')").input_ids) == 5
@@ -23,7 +23,7 @@ def test_a_click_is_five_tokens_and_the_turn_glue_two_a_header(tiny_model: Path)
     assert len(tokenizer("<|im_start|>assistant\n").input_ids) == 2
 
 
-def test_no_word_spans_a_line(tiny_model: Path) -> None:
+def test_no_word_spans_a_line(tiny_model):
     words = AutoTokenizer.from_pretrained(tiny_model).get_vocab()
     newline = "Ċ"  # how a byte-level vocabulary writes it
     assert "assistant" + newline in words
@@ -31,7 +31,7 @@ def test_no_word_spans_a_line(tiny_model: Path) -> None:
     assert all(newline not in word[:-1] for word in words)
 
 
-def test_a_quoted_word_is_spelled_alike_where_it_is_asked_for_and_where_it_is_typed(tmp_path: Path) -> None:
+def test_a_quoted_word_is_spelled_alike_where_it_is_asked_for_and_where_it_is_typed(tmp_path):
     asked = 'Enter the username "riley" and the password "x4b" into the text fields and press login.'
     typed = "Action: type(content='riley')"
     tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[asked, typed] * 8, words=640))
@@ -42,7 +42,7 @@ def test_a_quoted_word_is_spelled_alike_where_it_is_asked_for_and_where_it_is_ty
     assert len(tokenizer(typed).input_ids) == 5 + 2  # the letters, and one word on either side
 
 
-def test_a_name_without_quotes_is_the_same_words_where_it_is_asked_for_and_where_it_is_typed(tmp_path: Path) -> None:
+def test_a_name_without_quotes_is_the_same_words_where_it_is_asked_for_and_where_it_is_typed(tmp_path):
     asked = "The script work/late-poem.sh cannot be run. Make it executable."
     typed = r"Action: type(content='chmod +x work/late-poem.sh\n')"
     tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[asked, typed] * 8, words=640))
@@ -53,21 +53,19 @@ def test_a_name_without_quotes_is_the_same_words_where_it_is_asked_for_and_where
 
 
 @pytest.mark.parametrize(("typed", "times", "words"), [("run.sh", 2, 1), ("run.sh", 3, 3), ("run", 3, 1)])
-def test_a_word_that_is_typed_by_chance_or_by_itself_changes_no_words(
-    tmp_path: Path, typed: str, times: int, words: int
-) -> None:
+def test_a_word_that_is_typed_by_chance_or_by_itself_changes_no_words(tmp_path, typed, times, words):
     corpus = [f"Action: type(content='{typed}')"] * times + ["Press run."] * 8
     tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=corpus, words=640))
     assert len(tokenizer("Press run.").input_ids) == words
 
 
-def test_a_quoted_word_of_the_grammar_is_one_token(tmp_path: Path) -> None:
+def test_a_quoted_word_of_the_grammar_is_one_token(tmp_path):
     scroll = "Action: scroll(start_box='(60,50)', direction='down')"
     tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[scroll] * 8, words=640))
     assert tokenizer.convert_tokens_to_ids("down") in tokenizer(scroll).input_ids
 
 
-def test_a_tool_call_is_short_and_spells_what_it_types_alone(tmp_path: Path) -> None:
+def test_a_tool_call_is_short_and_spells_what_it_types_alone(tmp_path):
     write = GRAMMARS["computer_use"].render
     click, typed = write(Click(60, 50)), write(TypeText("riley"))
     tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[click, typed] * 8, words=640))
@@ -77,7 +75,30 @@ def test_a_tool_call_is_short_and_spells_what_it_types_alone(tmp_path: Path) -> 
     assert all(letter in tokenizer(typed).input_ids for letter in letters)
 
 
-def test_any_text_survives_encoding_and_decoding(tiny_model: Path) -> None:
+def test_any_text_survives_encoding_and_decoding(tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     text = "Ünïcode ✓ 漢字 12345678 \t\n 'quoted'  two spaces"
     assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments", "message"),
+    [
+        ("qwen2_5_vl", {"hidden": 96}, "hidden must be a positive multiple of 64, got 96"),
+        ("qwen2_5_vl", {"layers": 0}, "layers must be at least 1, got 0"),
+        ("qwen2_5_vl", {"min_pixels": 200, "max_pixels": 100}, "got 200 and 100"),
+        # 14 special tokens + 256 bytes + 166 numbers
+        ("qwen2_5_vl", {"words": 435}, "words must be at least 436"),
+        ("qwen2_5_vl", {"context": 0}, "context must be at least 1, got 0"),
+        ("qwen2_5_vl", {"rotary_base": 0.0}, "rotary_base must be above 0, got 0.0"),
+        ("qwen2_5_vl", {"rotary_sections": (4, 6, 5)}, r"3 positive numbers with the sum 16, got \[4, 6, 5\]"),
+        ("qwen2_5_vl", {"rotary_sections": (0, 8, 8)}, r"got \[0, 8, 8\]"),
+        ("qwen2_5_vl", {"rotary_sections": (8, 8)}, r"got \[8, 8\]"),
+        ("qwen3_vl", {"layers": 1}, "layers must be at least 2, got 1"),
+        ("qwen3_vl", {"words": 200}, r"words must be at least 1269 \(.* and numbers to 999\), got 1200"),
+        ("qwen3_5", {"layers": 1}, "layers must be at least 2, got 1"),
+    ],
+)
+def test_numbers_that_make_no_model_are_refused(tmp_path, family, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        FAMILIES[family].tiny.make(tmp_path, corpus=("a",), **arguments)

@@ -1,9 +1,6 @@
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-from arpo.agent.actions import Action, Click, Drag, TypeText
+from arpo.agent.actions import Click, Drag, TypeText
 from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
@@ -31,21 +28,19 @@ QWEN_TEMPLATE = (
 """The real one in all that matters here: a default system message, a counter, and both kinds of content."""
 
 
-def with_template(tiny_model: Path, directory: Path, template: str) -> Path:
+def with_template(tiny_model, directory, template):
     shutil.copytree(tiny_model, directory, dirs_exist_ok=True)
     (directory / "chat_template.jinja").write_text(template)
     return directory
 
 
 @pytest.fixture(params=["tiny", "qwen"])
-def any_directory(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Path:
+def any_directory(request, tiny_model, tmp_path):
     return tiny_model if request.param == "tiny" else with_template(tiny_model, tmp_path, QWEN_TEMPLATE)
 
 
 @pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
-def test_a_conversation_appended_turn_by_turn_equals_the_template_rendered_as_a_whole(
-    any_directory: Path, prompt: Prompt
-) -> None:
+def test_a_conversation_appended_turn_by_turn_equals_the_template_rendered_as_a_whole(any_directory, prompt):
     chat = ChatTokenizer(any_directory)
     texts = ["Thought: I look.\nAction: wait()", "Action: click(start_box='<|box_start|>(10,20)<|box_end|>')"]
     messages = prompt.messages("Click on the Save button.")
@@ -60,7 +55,7 @@ def test_a_conversation_appended_turn_by_turn_equals_the_template_rendered_as_a_
     assert ids.count(chat.image_token_id) == 3
 
 
-def test_a_response_that_was_cut_gets_its_end_from_the_next_prompt(chat: ChatTokenizer) -> None:
+def test_a_response_that_was_cut_gets_its_end_from_the_next_prompt(chat):
     ended = chat.encode_response("Action: wait()")
     cut = ended[:-1]
     assert ended[-1] == chat.end_of_turn_id
@@ -68,7 +63,7 @@ def test_a_response_that_was_cut_gets_its_end_from_the_next_prompt(chat: ChatTok
     assert chat.next_prompt(())[0] == chat.end_of_turn_id
 
 
-def test_what_would_break_a_sequence_is_forbidden_and_nothing_else(chat: ChatTokenizer, tiny_model: Path) -> None:
+def test_what_would_break_a_sequence_is_forbidden_and_nothing_else(chat, tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     names = ["<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"]
     names += ["<|image_pad|>", "<|video_pad|>"]
@@ -78,7 +73,7 @@ def test_what_would_break_a_sequence_is_forbidden_and_nothing_else(chat: ChatTok
     assert list(chat.forbidden_ids) == sorted(chat.forbidden_ids)
 
 
-def test_decoding_drops_box_tokens_and_keeps_what_stands_between(chat: ChatTokenizer) -> None:
+def test_decoding_drops_box_tokens_and_keeps_what_stands_between(chat):
     ids = chat.encode_response("Action: click(start_box='<|box_start|>(10,20)<|box_end|>')")
     assert chat.decode(ids) == "Action: click(start_box='(10,20)')"
 
@@ -88,7 +83,7 @@ ADDED = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_prefix|>s")
 
 
 @pytest.fixture(scope="module")
-def wordy(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+def wordy(tiny_model, tmp_path_factory):
     """The tiny tokenizer with tokens that are not special, as the real one has them."""
     directory = shutil.copytree(tiny_model, tmp_path_factory.mktemp("wordy"), dirs_exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -98,17 +93,17 @@ def wordy(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> ChatTok
 
 
 @cache
-def tokenizer_of(path: Path) -> Any:
+def tokenizer_of(path):
     return AutoTokenizer.from_pretrained(path)
 
 
-def special(chat: ChatTokenizer, ids: Sequence[int]) -> list[int]:
+def special(chat, ids):
     """The ids of tokens that no text may spell."""
     added = set(tokenizer_of(chat.path).get_added_vocab().values())
     return [number for number in ids if number in added]
 
 
-def texts_like_tokens(chat: ChatTokenizer) -> st.SearchStrategy[str]:
+def texts_like_tokens(chat):
     names = sorted(tokenizer_of(chat.path).get_added_vocab())
     halves = [half for name in names for half in (name[: len(name) // 2], name[len(name) // 2 :])]
     letters = st.text(max_size=3) | st.sampled_from(["\ue000", "\ud83d", "\0", " ", "\n", "{{", "'", "start_box='"])
@@ -118,7 +113,7 @@ def texts_like_tokens(chat: ChatTokenizer) -> st.SearchStrategy[str]:
 @pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_instruction_spells_a_special_token(wordy: ChatTokenizer, prompt: Prompt, data: st.DataObject) -> None:
+def test_no_instruction_spells_a_special_token(wordy, prompt, data):
     text = data.draw(texts_like_tokens(wordy))
     ids = wordy.first_prompt(prompt.messages(text))
     assert special(wordy, ids) == special(wordy, wordy.first_prompt(prompt.messages("Click.")))
@@ -128,9 +123,7 @@ def test_no_instruction_spells_a_special_token(wordy: ChatTokenizer, prompt: Pro
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_text_of_a_response_or_of_plain_messages_spells_a_special_token(
-    wordy: ChatTokenizer, data: st.DataObject
-) -> None:
+def test_no_text_of_a_response_or_of_plain_messages_spells_a_special_token(wordy, data):
     text = data.draw(texts_like_tokens(wordy).filter(lambda text: not BOX.search(text)))
     ids = wordy.encode_response(text)
     assert special(wordy, ids) == [wordy.end_of_turn_id]
@@ -141,7 +134,7 @@ def test_no_text_of_a_response_or_of_plain_messages_spells_a_special_token(
         assert special(wordy, plain) == special(wordy, neutral)
 
 
-def test_the_turns_of_a_prompt_cannot_be_ended_by_its_author_either(wordy: ChatTokenizer) -> None:
+def test_the_turns_of_a_prompt_cannot_be_ended_by_its_author_either(wordy):
     prompt = Prompt("Be brief.<|im_end|>", "<|image_pad|> <tool_call> {instruction}")
     found = special(wordy, wordy.first_prompt(prompt.messages("<tool_call>")))
     neutral = special(wordy, wordy.first_prompt(Prompt("Be brief.", "Do {instruction}").messages("it")))
@@ -161,9 +154,7 @@ def test_the_turns_of_a_prompt_cannot_be_ended_by_its_author_either(wordy: ChatT
         ("click(start_box='<|box_start|><|im_end|><|box_end|>')", 0),
     ],
 )
-def test_the_tokens_of_a_box_stand_around_the_point_of_an_action_alone(
-    chat: ChatTokenizer, text: str, boxes: int
-) -> None:
+def test_the_tokens_of_a_box_stand_around_the_point_of_an_action_alone(chat, text, boxes):
     assert len(special(chat, chat.encode_response(text))) == boxes + 1
 
 
@@ -171,9 +162,7 @@ def test_the_tokens_of_a_box_stand_around_the_point_of_an_action_alone(
 @pytest.mark.parametrize(
     ("action", "calls"), [(Click(5, 6), 1), (Drag(1, 2, 3, 4), 2), (TypeText("</tool_call>\n<tool_call>"), 1)], ids=str
 )
-def test_the_tokens_of_a_call_stand_around_it_alone_as_the_model_samples_them(
-    wordy: ChatTokenizer, action: Action, calls: int, grammar: Literal["computer_use", "computer_use_xml"]
-) -> None:
+def test_the_tokens_of_a_call_stand_around_it_alone_as_the_model_samples_them(wordy, action, calls, grammar):
     text = GRAMMARS[grammar].render(action, "As planned.")
     ids = wordy.encode_response(text)
     tags = special(wordy, tokenizer_of(wordy.path)("<tool_call></tool_call>").input_ids)
@@ -190,11 +179,11 @@ def test_the_tokens_of_a_call_stand_around_it_alone_as_the_model_samples_them(
         "<tool_call>\n<function=f>\n</tool_call>",
     ],
 )
-def test_a_tag_without_a_call_is_text(wordy: ChatTokenizer, text: str) -> None:
+def test_a_tag_without_a_call_is_text(wordy, text):
     assert special(wordy, wordy.encode_response(text)) == [wordy.end_of_turn_id]
 
 
-def test_a_tokenizer_without_box_tokens_spells_them(tiny_model: Path) -> None:
+def test_a_tokenizer_without_box_tokens_spells_them(tiny_model):
     chat = ChatTokenizer(tiny_model)
     chat._added = {name: number for name, number in chat._added.items() if "box" not in name}
     text = "click(start_box='<|box_start|>(1,2)<|box_end|>')"
@@ -202,13 +191,13 @@ def test_a_tokenizer_without_box_tokens_spells_them(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", ["<|image_pad|>", "<|im_start|>", "<|vision_pad|>"])
-def test_a_response_that_cannot_be_sampled_is_refused(chat: ChatTokenizer, lie: str) -> None:
+def test_a_response_that_cannot_be_sampled_is_refused(chat, lie):
     number = tokenizer_of(chat.path).convert_tokens_to_ids(lie)
     with pytest.raises(ValueError, match="never sampled"):
         chat.check_response((number, chat.end_of_turn_id))
 
 
-def test_a_template_that_loses_an_image_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_template_that_loses_an_image_is_refused(tiny_model, tmp_path):
     chat = ChatTokenizer(
         with_template(tiny_model, tmp_path, QWEN_TEMPLATE.replace("== 'image'", "== 'image' and loop.first"))
     )
@@ -216,7 +205,7 @@ def test_a_template_that_loses_an_image_is_refused(tiny_model: Path, tmp_path: P
         chat.first_prompt(Prompt.compact().messages("Click."))
 
 
-def test_sizes_follow_smart_resize(chat: ChatTokenizer) -> None:
+def test_sizes_follow_smart_resize(chat):
     assert chat.model_size(112, 140) == (112, 140)
     assert chat.image_tokens(112, 140) == 20  # 4 x 5 blocks of 28 pixels
     # 1920 x 1080 into 15,680 pixels: shrink = sqrt(2073600 / 15680) = 11.5; 166.96 -> 140, 93.9 -> 84; 5 x 3 blocks
@@ -226,7 +215,7 @@ def test_sizes_follow_smart_resize(chat: ChatTokenizer) -> None:
     assert chat.context_length((5, 12, 6, 12, 7), [(112, 140), (1920, 1080)]) == 38
 
 
-def test_the_action_mask_is_true_exactly_on_sampled_tokens(chat: ChatTokenizer) -> None:
+def test_the_action_mask_is_true_exactly_on_sampled_tokens(chat):
     episode = trajectory(chat, (0, 1, 2), cut=True)
     (tokens,) = tokenize(episode, chat)
     sampled = tuple(i for step in episode.steps for i in step.response_ids)
@@ -238,7 +227,7 @@ def test_the_action_mask_is_true_exactly_on_sampled_tokens(chat: ChatTokenizer) 
     assert ends.sum() == 2
 
 
-def test_each_placeholder_is_as_long_as_its_screenshot(chat: ChatTokenizer) -> None:
+def test_each_placeholder_is_as_long_as_its_screenshot(chat):
     episode = trajectory(chat, (3, 4))
     (tokens,) = tokenize(episode, chat)
     assert int(tokens.image_mask.sum()) == 40
@@ -249,9 +238,7 @@ def test_each_placeholder_is_as_long_as_its_screenshot(chat: ChatTokenizer) -> N
 
 
 @pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
-def test_a_window_is_the_template_rendered_without_the_screenshots_before_it(
-    any_directory: Path, prompt: Prompt
-) -> None:
+def test_a_window_is_the_template_rendered_without_the_screenshots_before_it(any_directory, prompt):
     """A user turn that held nothing but a screenshot goes with it; a text that stood beside it stays."""
     chat = ChatTokenizer(any_directory)
     texts = ["Action: wait()", "Thought: I look.\nAction: wait()", "Action: wait()"]
@@ -276,12 +263,12 @@ def test_a_window_is_the_template_rendered_without_the_screenshots_before_it(
     assert ids.count(chat.image_token_id) == 2
 
 
-def test_a_window_that_is_wide_enough_or_none_changes_no_prompt(chat: ChatTokenizer) -> None:
+def test_a_window_that_is_wide_enough_or_none_changes_no_prompt(chat):
     prompts = [step.prompt_ids for step in trajectory(chat, (0, 1, 2)).steps]
     assert chat.windowed(prompts, None) == chat.windowed(prompts, 3) == chat.windowed(prompts, 9) == prompts
 
 
-def test_a_window_keeps_the_end_of_a_response_that_was_cut(chat: ChatTokenizer) -> None:
+def test_a_window_keeps_the_end_of_a_response_that_was_cut(chat):
     cut = chat.encode_response("Action: wait()")[:-1]
     first = chat.first_prompt(Prompt.compact().messages("Click."))
     after = chat.windowed([first, chat.next_prompt(cut), chat.next_prompt(())], 1)[1]
@@ -289,7 +276,7 @@ def test_a_window_keeps_the_end_of_a_response_that_was_cut(chat: ChatTokenizer) 
     assert chat.image_token_id not in after
 
 
-def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(chat: ChatTokenizer) -> None:
+def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(chat):
     episode = replace(trajectory(chat, (0, 1, 2)), image_window=2)
     sequences = tokenize(episode, chat)
     assert [sequence.screenshots for sequence in sequences] == [
@@ -305,13 +292,13 @@ def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(
     assert all(step.response in text for step in episode.steps)  # what was said stays, whatever was seen
 
 
-def test_a_whole_trajectory_knows_the_lengths_of_its_steps(chat: ChatTokenizer) -> None:
+def test_a_whole_trajectory_knows_the_lengths_of_its_steps(chat):
     episode = trajectory(chat, (0, 1, 2), cut=True)
     (tokens,) = tokenize(episode, chat)
     assert tokens.step_lengths == tuple(len(step.response_ids) for step in episode.steps)
 
 
-def test_records_that_do_not_match_are_refused(chat: ChatTokenizer) -> None:
+def test_records_that_do_not_match_are_refused(chat):
     episode = trajectory(chat, (5,))
     (step,) = episode.steps
     no_image = tuple(i for i in step.prompt_ids if i != chat.image_token_id)
@@ -325,7 +312,7 @@ def test_records_that_do_not_match_are_refused(chat: ChatTokenizer) -> None:
             tokenize(replace(episode, steps=(broken,)), chat)
 
 
-def test_a_missing_directory_is_a_sentence_and_not_a_stack(tmp_path: Path) -> None:
+def test_a_missing_directory_is_a_sentence_and_not_a_stack(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot load a processor from .*nowhere"):
         ChatTokenizer(tmp_path / "nowhere")
 
@@ -337,6 +324,6 @@ def test_a_missing_directory_is_a_sentence_and_not_a_stack(tmp_path: Path) -> No
         "<|im_start|>{{ messages | length }} messages<|im_end|>",
     ],
 )
-def test_a_template_without_turns_is_refused(tiny_model: Path, tmp_path: Path, template: str) -> None:
+def test_a_template_without_turns_is_refused(tiny_model, tmp_path, template):
     with pytest.raises(ConfigError, match="chat template"):
         ChatTokenizer(with_template(tiny_model, tmp_path, template))

@@ -12,9 +12,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from arpo.methods.grpo import GRPO
+from arpo.models.collate import collate
 from arpo.models.policy import Policy
+from arpo.models.tokenization import tokenize
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Sample, samples_of
 from arpo.types import Group, RolloutBatch, Task, Trajectory
 from tests.models.samples import trajectory as sampled
@@ -74,19 +75,18 @@ def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
 
 def samples(module: GRPOModule, *groups: Group) -> list[list[Sample]]:
     """The sequences of groups with what their tokens are to learn, as an update makes them."""
-    return module._credited(samples_of(groups, module.policy.chat), module.objective.credits(groups), UpdateMeter())
+    return samples_of(groups, module.policy.chat, module.objective.credits(groups))
+
+
+def quiet_trainer(**options) -> L.Trainer:
+    """A trainer on the CPU, of one epoch unless the options say otherwise, which shows and stores nothing."""
+    off = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+    return L.Trainer(accelerator="cpu", **{"max_epochs": 1, **dict.fromkeys(off, False), **options})
 
 
 def fit(module: L.LightningModule, *batches: Sequence[Group] | Sequence[Trajectory]) -> L.Trainer:
     """Train for real, one iteration a batch."""
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    trainer = quiet_trainer()
     data = [
         RolloutBatch(iteration, iteration, list(batch)) if isinstance(batch[0], Group) else batch
         for iteration, batch in enumerate(batches)
@@ -104,6 +104,25 @@ def rows(module: L.LightningModule, name: str) -> dict[tuple[int, int], torch.Te
         if name in record.tokens(number):
             found[place] = torch.from_numpy(record.tokens(number)[name])
     return found
+
+
+def metrics(trainer: L.Trainer) -> dict[str, float]:
+    """The last number of every metric."""
+    return {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+
+def logprobs_of(policy: Policy, trajectory: Trajectory, temperature: float = 1.0) -> torch.Tensor:
+    """An independent forward: one trajectory, its own batch."""
+    batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+    output = policy.action_logprobs(batch, temperature=temperature)
+    return output.logprobs[output.mask]
+
+
+def sampled_logprobs(module: GRPOModule, trajectory: Trajectory) -> list[float]:
+    """The module's log-probabilities of the sampled tokens of a trajectory, step after step."""
+    with torch.no_grad():
+        output = module.action_logprobs(tokenize(trajectory, module.policy.chat), trajectory.screenshots)
+    return output.logprobs[output.mask].tolist()
 
 
 def weights(policy: Policy) -> torch.Tensor:

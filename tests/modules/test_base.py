@@ -1,18 +1,20 @@
-"""What every module shares, and how callbacks come by it."""
+"""The common part of all modules: how callbacks come by it, its rate, its guard, its checkpoint."""
 
+import logging
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import lightning as L
 import pytest
 import torch
 
 from arpo.callbacks.checkpoint import load_policy
-from arpo.errors import ConfigError
+from arpo.errors import ArpoError, ConfigError
 from arpo.methods.distillation import Distillation
 from arpo.methods.grpo import GRPO
 from arpo.models.policy import LoraSettings, Policy
-from arpo.modules.base import PolicyModule
+from arpo.modules.base import PolicyModule, rate_factor
 from tests.modules.conftest import fit
 
 
@@ -35,23 +37,6 @@ def test_rewards_are_those_of_the_run_s_method_also_while_an_update_learns_by_an
     assert module.rewards(group).tolist() == [0.75, -0.25]
     module.objective = GRPO(format_weight=1.0)
     assert module.rewards(group).tolist() == [0.75, -0.25]
-
-
-def test_many_trajectories_are_read_in_few_forwards_with_the_numbers_of_each_alone(make_module, make_group):
-    """Float32, within 1e-6; rows of a chunk go longest first, and come back in the order given."""
-    trajectories = make_group(0.0, 1.0, 0.0, 1.0, 0.0).trajectories
-    alone = [make_module().sampled_logprobs([trajectory])[0] for trajectory in trajectories]
-    assert len({len(row) for row in alone}) > 1
-    # Three show one screenshot and two show two: together, they would be padded by more than 5 %.
-    for micro_batch_tokens, forwards in ((65536, 2), (1, 5)):
-        module = make_module(micro_batch_tokens=micro_batch_tokens)
-        seen = []
-        module.policy.model.get_input_embeddings().register_forward_hook(lambda *_, seen=seen: seen.append(1))
-        together = module.sampled_logprobs(trajectories)
-        assert len(seen) == forwards
-        assert [len(row) for row in together] == [len(row) for row in alone]
-        for row, expected in zip(together, alone, strict=True):
-            assert row == pytest.approx(expected, rel=0, abs=1e-6)
 
 
 def test_a_checkpoint_holds_what_is_trained_and_the_rest_comes_from_the_model(make_module, tiny_model, tmp_path):
@@ -102,3 +87,33 @@ def test_with_adapters_no_reference_is_loaded_because_their_base_is_it(make_modu
     module.references = []
     module.configure_model()
     assert module.references == []
+
+
+@pytest.mark.parametrize(
+    ("step", "warmup_steps", "factor"),
+    [(0, 0, 1.0), (5, 0, 1.0), (0, 3, 0.25), (1, 3, 0.5), (2, 3, 0.75), (3, 3, 1.0), (100, 3, 1.0)],
+)
+def test_the_warm_up_rises_by_equal_steps_to_one(step, warmup_steps, factor):
+    assert rate_factor(step, warmup_steps=warmup_steps) == factor
+
+
+def test_the_first_step_never_has_rate_zero_as_it_has_in_the_official_code():
+    factors = [rate_factor(step, warmup_steps=24) for step in range(30)]
+    assert factors[0] == 1 / 25
+    assert all(later >= earlier for earlier, later in pairwise(factors))
+
+
+def test_the_decay_falls_by_equal_steps_and_leaves_the_last_step_a_rate():
+    assert [rate_factor(step, warmup_steps=0, decay_steps=4) for step in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert rate_factor(1, warmup_steps=3, decay_steps=4) == 0.5 * 0.75
+
+
+def test_bad_gradients_are_left_out_and_the_third_in_a_row_ends_the_run(make_module, caplog):
+    accepts = make_module()._accepts
+    with caplog.at_level(logging.WARNING):
+        assert [accepts(norm) for norm in (1.0, float("nan"), float("inf"))] == [True, False, False]
+        assert accepts(2.0)  # a good one between them starts the count again
+        assert [accepts(float("nan")) for _ in range(2)] == [False, False]
+        with pytest.raises(ArpoError, match=r"3 times in a row.*smaller learning rate"):
+            accepts(float("-inf"))
+    assert caplog.text.count("left out") == 5

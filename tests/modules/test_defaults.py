@@ -1,4 +1,4 @@
-"""Two places name the same numbers: a constructor for whoever writes Python, the configuration for whoever runs it."""
+"""Two places name the same numbers: a constructor for use in Python, the configuration for runs."""
 
 import inspect
 from pathlib import Path

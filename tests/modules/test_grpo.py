@@ -15,14 +15,7 @@ from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from arpo.rollout.hooks import RolloutCallback
 from arpo.types import RolloutBatch
-from tests.modules.conftest import fit, samples, weights
-
-
-def logprobs_of(policy, trajectory, temperature=1.0):
-    """An independent forward: one trajectory, its own batch."""
-    batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
-    output = policy.action_logprobs(batch, temperature=temperature)
-    return output.logprobs[output.mask]
+from tests.modules.conftest import fit, logprobs_of, metrics, quiet_trainer, sampled_logprobs, samples, weights
 
 
 def assert_learns(module, groups, policy):
@@ -32,10 +25,6 @@ def assert_learns(module, groups, policy):
     trainer = fit(module, groups)
     assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
     return metrics(trainer)
-
-
-def metrics(trainer):
-    return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
 # --- the gradient ---------------------------------------------------------------------------------------------------
@@ -84,8 +73,9 @@ def test_temperature_is_that_of_the_distribution_that_was_sampled(make_module, m
     trajectory = make_group(1.0, 0.0).trajectories[0]
     module = make_module(temperature=0.5)
     expected = logprobs_of(module.policy, trajectory, temperature=0.5)
-    assert_close(torch.tensor(module.sampled_logprobs([trajectory])[0]), expected.detach(), rtol=1e-5, atol=1e-5)
-    assert module.sampled_logprobs([trajectory]) != make_module().sampled_logprobs([trajectory])
+    found = sampled_logprobs(module, trajectory)
+    assert found == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
+    assert found != sampled_logprobs(make_module(), trajectory)
 
 
 def test_max_grad_norm_is_the_longest_step_that_gradient_descent_takes(make_module, make_group):
@@ -93,7 +83,7 @@ def test_max_grad_norm_is_the_longest_step_that_gradient_descent_takes(make_modu
     before = weights(module.policy)
     trainer = fit(module, [make_group(1.0, 0.0)])
     assert (weights(module.policy) - before).norm().item() == pytest.approx(0.01, rel=1e-3)
-    assert metrics(trainer)["train/grad_norm"] > 0.01  # told as it was before clipping
+    assert metrics(trainer)["train/grad_norm"] > 0.01  # as it was before clipping
 
 
 def test_a_group_whose_rewards_are_equal_changes_nothing_and_is_not_computed(make_module, make_group):
@@ -240,15 +230,6 @@ def test_the_order_of_groups_follows_from_seed_and_iteration(make_module, make_g
     assert make_module(seed=1, minibatches=8).plan(groups, 0) != plans[0]
 
 
-def test_micro_batches_change_memory_and_not_the_result(make_module, make_group):
-    whole, parts = make_module(), make_module(micro_batch_tokens=1)
-    groups = [make_group(1.0, 0.0, 0.0)]
-    start = weights(whole.policy)
-    fit(whole, groups)
-    fit(parts, groups)
-    assert_close(weights(parts.policy) - start, weights(whole.policy) - start, rtol=1e-3, atol=1e-5)
-
-
 def test_a_rank_that_runs_out_of_samples_computes_a_filler_that_teaches_nothing(make_module, make_group):
     """Where another rank has more micro-batches, this one gets empty ones, also after a step: the second minibatch."""
     options = {"minibatches": 2, "optimizer": partial(torch.optim.SGD, lr=0.01)}
@@ -276,15 +257,7 @@ def rates_of(module, *batches, checkpoint=None, iterations=None):
     taken, take_step = [], module.take_step
     module.take_step = lambda: (taken.append(module.learning_rate), take_step())[1]
     data = [RolloutBatch(number, number, batch) for number, batch in enumerate(batches)]
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=iterations or len(data),
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        reload_dataloaders_every_n_epochs=1,
-    )
+    trainer = quiet_trainer(max_epochs=iterations or len(data), reload_dataloaders_every_n_epochs=1)
 
     class OneAnIteration(L.LightningDataModule):
         def train_dataloader(self):
@@ -342,7 +315,7 @@ def test_a_resumed_run_has_the_rate_of_its_iteration(make_module, make_group, tm
 @pytest.mark.parametrize("iterations", [-1, 0])
 def test_decay_in_a_run_without_an_end_is_refused(make_module, iterations):
     module = make_module(decay=True)
-    module.trainer = L.Trainer(max_epochs=iterations, accelerator="cpu", logger=False)
+    module.trainer = quiet_trainer(max_epochs=iterations)
     with pytest.raises(ConfigError, match="set iterations"):
         module.configure_optimizers()
 
@@ -380,16 +353,10 @@ def test_without_a_coefficient_no_reference_is_loaded(make_module):
 # --- replayed trajectories ------------------------------------------------------------------------------------------
 
 
-def test_a_replayed_trajectory_is_learned_from_as_if_it_were_new(make_module, make_group):
-    module = make_module()
-    fit(module, [make_group(0.0, 1.0, injected=(1,))])
-    assert (module.last_update.ratios() == 1).all()
-
-
 def test_stored_old_logprobs_make_the_ratio_that_of_the_policy_that_sampled_it(make_module, make_group):
     group = make_group(0.0, 1.0, injected=(1,))
     module = make_module(replayed_old_logprobs="stored")
-    own, replayed = map(torch.tensor, module.sampled_logprobs(group.trajectories))
+    own, replayed = (torch.tensor(sampled_logprobs(module, each)) for each in group.trajectories)
     stored = torch.tensor([p for step in group.trajectories[1].steps for p in step.sampler_logprobs])
     fit(module, [group])
     expected = torch.cat([torch.ones_like(own), (replayed - stored).exp()])
@@ -406,7 +373,7 @@ def test_only_what_was_just_sampled_is_compared_with_the_engine(make_module, mak
         abs(ours - theirs)
         for trajectory in fresh.trajectories
         for ours, theirs in zip(
-            module.sampled_logprobs([trajectory])[0],
+            sampled_logprobs(module, trajectory),
             (p for step in trajectory.steps for p in step.sampler_logprobs),
             strict=True,
         )
@@ -455,21 +422,21 @@ def test_a_correction_weighs_tokens_by_how_much_likelier_the_policy_is(
     assert_learns(make_module(**options), [as_sampled(group, rows, (shift, 0.0), injected=injected)], policy)
 
 
-def test_the_weights_of_a_correction_are_told(make_module, make_policy, make_group):
+def test_the_weights_of_a_correction_are_measured(make_module, make_policy, make_group):
     group, policy = make_group(1.0, 0.0, 1.0), make_policy()
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     sampled = as_sampled(group, rows, (math.log(4), -math.log(3), math.log(9)), injected=(2,))
-    told = metrics(fit(make_module(correction="tis_token", correction_band=(0.0, 2.0)), [sampled]))
+    found = metrics(fit(make_module(correction="tis_token", correction_band=(0.0, 2.0)), [sampled]))
     # n tokens of ratio 1/4 and m of ratio 3; the replayed ones are not asked
     n, m = len(rows[0]), len(rows[1])
-    assert told["policy/importance_mean"] == pytest.approx((n / 4 + 3 * m) / (n + m), rel=1e-4)
-    assert told["policy/importance_max"] == pytest.approx(3.0, rel=1e-4)
-    assert told["policy/importance_ess"] == pytest.approx((n / 4 + 3 * m) ** 2 / (n + m) / (n / 16 + 9 * m), rel=1e-4)
+    assert found["policy/importance_mean"] == pytest.approx((n / 4 + 3 * m) / (n + m), rel=1e-4)
+    assert found["policy/importance_max"] == pytest.approx(3.0, rel=1e-4)
+    assert found["policy/importance_ess"] == pytest.approx((n / 4 + 3 * m) ** 2 / (n + m) / (n / 16 + 9 * m), rel=1e-4)
     # 3 is cut to 2
-    assert told["policy/weight_mean"] == pytest.approx((n / 4 + 2 * m) / (n + m), rel=1e-4)
-    assert told["policy/weight_max"] == pytest.approx(2.0, rel=1e-4)
-    assert told["policy/weight_ess"] == pytest.approx((n / 4 + 2 * m) ** 2 / (n + m) / (n / 16 + 4 * m), rel=1e-4)
-    assert told["policy/weight_cut"] == pytest.approx(m / (n + m), rel=1e-4)
+    assert found["policy/weight_mean"] == pytest.approx((n / 4 + 2 * m) / (n + m), rel=1e-4)
+    assert found["policy/weight_max"] == pytest.approx(2.0, rel=1e-4)
+    assert found["policy/weight_ess"] == pytest.approx((n / 4 + 2 * m) ** 2 / (n + m) / (n / 16 + 4 * m), rel=1e-4)
+    assert found["policy/weight_cut"] == pytest.approx(m / (n + m), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -479,15 +446,15 @@ def test_a_token_is_compared_with_the_engine_once_whatever_the_passes_over_it(
     make_module, make_group, minibatches, epochs, micro_batch_tokens
 ):
     groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, 0.0, first=4), make_group(1.0, 0.0, first=9)]
-    told = []
+    found = []
     for passes in (1, epochs):
         options = {"minibatches": minibatches, "epochs": passes, "micro_batch_tokens": micro_batch_tokens}
         module = make_module(optimizer=partial(torch.optim.SGD, lr=0.05), correction="tis_token", **options)
-        told.append(metrics(fit(module, groups)))
-    names = [name for name in told[0] if name.startswith(("policy/importance", "policy/weight", "engine/"))]
+        found.append(metrics(fit(module, groups)))
+    names = [name for name in found[0] if name.startswith(("policy/importance", "policy/weight", "engine/"))]
     assert len(names) == 2 + 3 + 4
     for name in names:
-        assert told[1][name] == pytest.approx(told[0][name], rel=1e-4), name
+        assert found[1][name] == pytest.approx(found[0][name], rel=1e-4), name
 
 
 # --- the steps in which the policy was undecided --------------------------------------------------------------------
@@ -523,8 +490,8 @@ def test_steps_of_low_entropy_teach_nothing_and_still_count(
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     (-sum(a * (row * keep).mean() for a, row, keep in zip(signs, rows, kept, strict=True)) / 4).backward()
     module = make_module(high_entropy_steps=0.5, minibatches=minibatches, micro_batch_tokens=micro_batch_tokens)
-    told = assert_learns(module, [group], policy)  # one group makes one minibatch
-    assert told["policy/trained_steps"] == pytest.approx(0.5)  # 3 of the 6 steps lie above their median
+    found = assert_learns(module, [group], policy)  # one group makes one minibatch
+    assert found["policy/trained_steps"] == pytest.approx(0.5)  # 3 of the 6 steps lie above their median
 
 
 def test_a_trajectory_without_advantage_still_counts_in_the_threshold(make_module, make_policy, make_group):
@@ -612,26 +579,13 @@ def test_a_step_that_is_a_sequence_and_not_selected_is_not_computed_again_and_ch
         if not leaves_out:
             monkeypatch.setattr("arpo.modules.grpo.without_untrained", lambda minibatch: minibatch)
         counted = CountedPolicy(module.policy)
-        told = metrics(fit(module, groups))
-        assert told["policy/trained_steps"] == pytest.approx(5 / 9)  # 3 of 6 steps and 2 of 3
+        found = metrics(fit(module, groups))
+        assert found["policy/trained_steps"] == pytest.approx(5 / 9)  # 3 of 6 steps and 2 of 3
         learned.append(weights(module.policy))
         rows.append((counted.rows, counted.rows_with_gradient))
     assert torch.equal(*learned)
     # 6 + 3 steps once before, then in each of two epochs those that were selected, or all
     assert rows == [(9 + 2 * 5, 2 * 5), (9 + 2 * 9, 2 * 9)]
-
-
-def test_the_trainers_logprobs_of_a_windowed_trajectory_are_those_of_all_its_steps(make_module, make_group):
-    plain = make_group(1.0, 0.0).trajectories
-    module = make_module()
-    windowed = [replace(trajectory, image_window=1) for trajectory in plain]
-    found = module.sampled_logprobs(windowed)
-    assert [len(row) for row in found] == [trajectory.action_tokens for trajectory in plain]
-    first = len(plain[1].steps[0].response_ids)
-    whole = module.sampled_logprobs(plain)
-    assert_close(torch.tensor(found[0]), torch.tensor(whole[0]))  # one step sees the same in both
-    assert_close(torch.tensor(found[1][:first]), torch.tensor(whole[1][:first]))
-    assert found[1][first:] != pytest.approx(whole[1][first:], abs=1e-3)  # the second saw one screenshot less
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------
@@ -659,11 +613,13 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
         ({"micro_batch_tokens": 0}, "micro_batch_tokens must be at least 1"),
         ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be above 0"),
-        ({"temperature": float("nan")}, "temperature must be above 0"),
-        ({"temperature": math.inf}, "temperature must be finite, got inf"),
-        ({"max_grad_norm": math.inf}, "max_grad_norm must be finite, got inf"),
+        ({"temperature": math.nan}, "temperature must be a finite number, got nan"),
+        ({"max_grad_norm": math.inf}, "max_grad_norm must be a finite number, got inf"),
+        ({"critic_rate": 0.0}, "critic_rate must be above 0"),
+        ({"critic_warmup": -1}, "critic_warmup must be at least 0"),
+        ({"critic_warmup": 3}, "critic_warmup=3 with GRPO, which has no critic"),
         ({"kl_coefficient": 0.1}, "needs a reference policy"),
-        ({"replayed_old_logprobs": "guess"}, "recompute or stored, got 'guess'"),
+        ({"replayed_old_logprobs": "guess"}, "replayed_old_logprobs must be 'recompute' or 'stored', got 'guess'"),
     ],
     ids=str,
 )
@@ -681,15 +637,7 @@ def test_callbacks_see_and_change_the_batch_before_anything_is_computed_from_it(
             batch.groups = [make_group(0.0, 1.0, injected=(1,))]
 
     module = make_module()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        callbacks=[Rescue()],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    trainer = quiet_trainer(callbacks=[Rescue()])
     trainer.fit(module, DataLoader([RolloutBatch(0, 0, [make_group(0.0, 0.0)])], batch_size=None))
     assert trainer.global_step == 1
     assert module.last_update.advantages.tolist() == pytest.approx([-1.0, 1.0], abs=3e-6)

@@ -1,20 +1,26 @@
+"""Samples and minibatches of an update, and its screenshots."""
+
 from dataclasses import replace
 
 import pytest
 import torch
 
+from arpo.models.policy import Policy
 from arpo.models.tokenization import TokenizedTrajectory
 from arpo.modules.minibatch import (
     Minibatch,
     Sample,
+    chunk_by_tokens,
     pick,
     scatter,
     shares,
     split,
+    visual_sizes,
     without_flat_groups,
     without_untrained,
     without_zero_advantage,
 )
+from tests.models.samples import screenshot
 
 
 def sample(length: int, *, actions: int = 2, advantage: float = 1.0) -> Sample:
@@ -140,3 +146,26 @@ def test_a_micro_batch_is_picked_by_position_and_an_empty_one_is_a_filler(chunk,
     picked = pick(minibatch(sample(4), sample(5)), chunk)
     assert [each.length for each in picked] == expected
     assert [each.filler for each in picked] == [not chunk] * len(picked)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "runs"),
+    [
+        ([], []),
+        ([20] * 10, [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9]]),  # 8 x 20 = 160
+        ([100, 30, 30, 100], [[0, 1, 2], [3]]),  # in order, whatever their sizes
+        ([10, 500, 10, 10], [[0], [1], [2, 3]]),
+        ([500, 500], [[0], [1]]),
+    ],
+)
+def test_pictures_go_through_the_vision_tower_in_order_as_many_at_once_as_the_tokens_allow(tokens, runs):
+    assert chunk_by_tokens(tokens, most=160) == runs
+
+
+def test_sizes_are_those_of_what_the_vision_tower_makes_of_the_screenshots(each_tiny):
+    policy = Policy(each_tiny, train_vision=False)
+    screenshots = dict([screenshot(0), screenshot(1, 140, 224)])
+    tokens, nbytes = visual_sizes(screenshots, policy)
+    made = policy.visual_tokens([policy.images.packed(key, png) for key, png in screenshots.items()])
+    assert tokens == [len(each) for each in made]
+    assert nbytes == sum(each.nbytes for each in made)

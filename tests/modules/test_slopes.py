@@ -18,9 +18,8 @@ from arpo.methods.ui_s1 import UIS1
 from arpo.methods.ui_tars2 import UITars2
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
-from tests.modules.conftest import fit, weights
-from tests.modules.test_critic import states_of
-from tests.modules.test_grpo import logprobs_of
+from tests.modules.conftest import fit, logprobs_of, weights
+from tests.modules.test_needs import states_of
 
 WIDTH = 3e-3
 """How far to both sides a slope is measured, in a space of weights whose gradient is some ten long."""

@@ -8,11 +8,11 @@ import pytest
 from arpo.agent.prompt import Prompt
 from arpo.envs.fake import FakeDesktop
 from arpo.envs.pool.pool import EnvPool
-from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import ListedCollector, moody_clicker
 
 

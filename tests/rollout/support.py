@@ -15,17 +15,16 @@ import pytest
 from PIL import Image
 
 from arpo.agent.actions import Action, Click
-from arpo.agent.render import render_response
+from arpo.agent.ui_tars import render_response
 from arpo.envs.fake import COLORS, FakeDesktop, fake_tasks
 from arpo.envs.protocol import DesktopEnv, StepResult
 from arpo.errors import EnvError
 from arpo.inference.engine import GenerateRequest, Response
-from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.groups import ResumeState
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
+from arpo.rollout.stream import ResumeState, RolloutCollector
 from arpo.types import Observation, RolloutBatch, Task
+from tests.inference.scripted import ScriptedEngine
 
 Respond = Callable[[GenerateRequest], str]
 

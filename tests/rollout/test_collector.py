@@ -12,13 +12,13 @@ import pytest
 
 from arpo.agent.prompt import Prompt
 from arpo.errors import ArpoError, ConfigError, EngineError, RolloutError
-from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.groups import Served
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.stream import ServedVersions
 from arpo.types import Outcome, RolloutBatch
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import TASKS, DawdlingEngine, PickyDesktop, interrupted, moody_clicker, red_clicker
 
 
@@ -426,7 +426,7 @@ def test_a_rollout_that_starts_again_knows_nothing_of_the_loop_and_the_engine_be
     collector.runtime.update_weights([], 5)
     collector.close()
     collector.runtime.start()
-    assert collector.runtime.served == Served(0, 0)
+    assert collector.runtime.served == ServedVersions(0, 0)
     collector.submit(1, TASKS)
     assert len(collector.take(1, 0).groups) == 4
 
@@ -447,7 +447,7 @@ class LingeringEngine(ScriptedEngine):
 def test_a_close_that_is_broken_off_leaves_nothing_running(chat, make_collector):
     collector = make_collector(engine=LingeringEngine(chat, red_clicker(chat)), stall_s=1.0)
     collector.submit(0, TASKS)
-    with pytest.raises(RolloutError, match="the engine owes 3 answers"):
+    with pytest.raises(RolloutError, match="3 engine requests are pending"):
         collector.take(0, 0)
     with pytest.raises(RolloutError, match="the trainer waits for the event loop"):
         collector.close()

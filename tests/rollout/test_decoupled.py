@@ -19,12 +19,10 @@ from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host import threads
 from arpo.inference.engine import GenerateRequest, Sampling
-from arpo.inference.scripted import ScriptedEngine
-from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
-from arpo.rollout.groups import ResumeState
-from arpo.rollout.meter import Meter
-from arpo.rollout.sampler import ShuffledTasks, TaskStatistics
-from arpo.rollout.seeds import derive_seed
+from arpo.rollout.episode import EpisodeSpec, Meter, Responder, run_episode
+from arpo.rollout.sampler import ShuffledTasks, TaskStatistics, derive_seed
+from arpo.rollout.stream import ResumeState
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.conftest import COMPACT
 from tests.rollout.support import TASKS, DirectEnv, ListedTasks, moody_clicker, red_clicker
 
@@ -79,7 +77,7 @@ def test_a_straggler_delays_no_other_group_beyond_the_lag_bound(chat, make_colle
     third = []
     thread = threading.Thread(target=lambda: third.append(learn(collector, 2)))
     thread.start()
-    others = lambda: [group for group in collector.stream.waiting() if group.number != 0]  # noqa: E731
+    others = lambda: [group for group in collector.stream.waiting() if group.asked.number != 0]  # noqa: E731
     until(lambda: len(others()) == 5 and all(group.ended_as is not None for group in others()))
     assert not third  # (2 + 1) iterations of 2 groups are here, and all but one have ended: it waits for that one
     collector.runtime.run(engine.tell())
@@ -174,7 +172,7 @@ def test_an_engine_that_does_not_answer_is_named(chat, make_collector):
         collector.collect(TASKS, 0, 0)
     said = str(caught.value)
     assert "the trainer waits for iteration 0; 0 of 1 groups have ended" in said
-    assert "the engine owes 3 answers" in said
+    assert "3 engine requests are pending" in said
     assert "Environments: {'busy': 3}, 0 calls in flight" in said
     assert "episodes queued: {'train': 2}" in said  # of the four of the first group, and the group behind it
 
@@ -336,8 +334,7 @@ async def play_in_turn(chat, numbers):
             task = sampler.next(TaskStatistics()).task
             seeds = [derive_seed(5, iteration, task.id, place, member) for member in range(4)]
             specs = [
-                EpisodeSpec.of(task, numbers, id=f"{iteration}/{place}/{member}", seed=seed)
-                for member, seed in enumerate(seeds)
+                EpisodeSpec(f"{iteration}/{place}/{member}", task, seed, numbers) for member, seed in enumerate(seeds)
             ]
             groups.append([await run_episode(spec, DirectEnv(FakeDesktop()), responder, Meter()) for spec in specs])
         batches.append(groups)

@@ -4,22 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from arpo.agent.actions import CallUser, Click, DoubleClick, Drag, Fail, Finished, Hover, TypeText, Wait
-from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.actions import CallUser, Click, CoordinateFrame, Drag, Fail, Finished, Hover, TypeText, Wait
 from arpo.agent.grammar import GRAMMARS, GrammarName
-from arpo.agent.parser import parse_action
 from arpo.agent.prompt import Prompt
-from arpo.agent.render import render, render_response
+from arpo.agent.ui_tars import parse_action, render_response
 from arpo.envs.fake import FakeDesktop, fake_tasks, make_scene
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, Response
-from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer, tokenize
-from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
-from arpo.rollout.meter import Meter
+from arpo.rollout.episode import EpisodeSpec, Meter, Responder, run_episode
+from arpo.rollout.settings import RolloutSettings
 from arpo.types import Outcome, Trajectory
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import DirectEnv, red_clicker
 
 
@@ -27,9 +25,13 @@ def task(kind: str = "click"):
     return fake_tasks(1, seed=1, kinds=[kind])[0]
 
 
+SETTINGS = RolloutSettings(group_size=2, max_steps=5, max_context=4000, max_tokens=60, temperature=0.7)
+
+
 def spec_of(kind: str = "click", **changes) -> EpisodeSpec:
-    spec = EpisodeSpec("0/0/0", task(kind), 5, max_steps=5, max_context=4000, max_tokens=60, temperature=0.7)
-    return replace(spec, **changes)
+    spec = EpisodeSpec("0/0/0", task(kind), 5, SETTINGS, step_limit=changes.pop("max_steps", 5))
+    facts = {name: changes.pop(name) for name in ("task", "seed", "protocol") if name in changes}
+    return replace(spec, settings=replace(SETTINGS, **changes), **facts)
 
 
 class Played:
@@ -70,7 +72,7 @@ def test_a_solved_task_is_terminated_by_the_desktop(chat: ChatTokenizer):
 
 
 def test_a_response_with_more_actions_than_allowed_is_a_format_error_and_performs_none(chat: ChatTokenizer):
-    three = "Action: " + "\n".join([render(Wait())] * 3)
+    three = "Action: " + "\n".join([Wait().describe()] * 3)
     allowed = Played(chat, [three, render_response(Finished())], spec_of("infeasible", max_actions=3))
     assert allowed.steps[0].action == "wait()\nwait()\nwait()"
     performed = []
@@ -145,9 +147,9 @@ def test_a_window_counts_in_the_context_limit(chat: ChatTokenizer):
     narrow = Played(chat, texts, spec_of("infeasible", max_steps=4, image_window=1))
     last = narrow.engine.requests[-1].prompt_ids
     room = chat.context_length(last, [(112, 84)]) + 60
-    limited = spec_of("infeasible", max_steps=4, max_context=room)
-    assert Played(chat, texts, limited).trajectory.outcome is Outcome.CONTEXT_FULL
-    assert Played(chat, texts, replace(limited, image_window=1)).trajectory.outcome is Outcome.MAX_STEPS
+    for window, outcome in ((None, Outcome.CONTEXT_FULL), (1, Outcome.MAX_STEPS)):
+        limited = spec_of("infeasible", max_steps=4, max_context=room, image_window=window)
+        assert Played(chat, texts, limited).trajectory.outcome is outcome
 
 
 class ResizingDesktop(FakeDesktop):
@@ -172,7 +174,8 @@ def test_a_length_that_is_counted_along_is_that_of_a_context_measured_anew(chat:
     for number in range(1, 4):
         if lengths[number] > max(lengths[:number]):
             for spare, responses in ((0, number + 1), (-1, number)):  # one token less, and this response has no room
-                limited = replace(spec, max_context=lengths[number] + spec.max_tokens + spare, max_steps=number + 1)
+                tokens = lengths[number] + 60 + spare
+                limited = spec_of("infeasible", max_steps=number + 1, image_window=window, max_context=tokens)
                 played = Played(chat, texts, limited, desktop=ResizingDesktop(), prompt=prompt)
                 assert len(played.steps) == responses
 
@@ -269,7 +272,9 @@ def test_the_context_limit_truncates_where_no_whole_response_fits(chat: ChatToke
     roomy = spec_of("infeasible", max_steps=3, max_context=length + 60)
     played = Played(chat, ["Action: wait()"] * 3, roomy)
     assert (played.trajectory.outcome, len(played.steps)) == (Outcome.CONTEXT_FULL, 2)
-    played = Played(chat, ["Action: wait()"] * 3, replace(roomy, max_context=length + 59))  # one token less
+    played = Played(
+        chat, ["Action: wait()"] * 3, spec_of("infeasible", max_steps=3, max_context=length + 59)
+    )  # one token less
     assert (played.trajectory.outcome, len(played.steps)) == (Outcome.CONTEXT_FULL, 1)
     assert played.trajectory.task_reward == 0.0
     assert len(played.trajectory.last_screenshot) == 64
@@ -316,7 +321,7 @@ def test_any_instruction_is_read_as_text(chat: ChatTokenizer, text: str):
 
 
 def test_several_actions_of_one_response_are_one_step(chat: ChatTokenizer):
-    click, text, done = (render(action) for action in solution("type"))
+    click, text, done = (action.describe() for action in solution("type"))
     played = Played(chat, [f"Action: {click}\n\n{text}", f"Action: {done}"], spec_of("type", max_steps=2))
     assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.FINISHED, 1.0)
     assert len(played.steps) == 2
@@ -326,7 +331,7 @@ def test_several_actions_of_one_response_are_one_step(chat: ChatTokenizer):
 
 @pytest.mark.parametrize("grammar", ["computer_use", "computer_use_xml"])
 def test_what_names_no_place_begins_where_the_turn_before_left_the_pointer(chat: ChatTokenizer, grammar: GrammarName):
-    said = [Drag(None, None, 28, 21), Click(), Hover(56, 42), Drag(None, None, 28, 42), DoubleClick(), Finished()]
+    said = [Drag(None, None, 28, 21), Click(), Hover(56, 42), Drag(None, None, 28, 42), Click(count=2), Finished()]
     write, frame = GRAMMARS[grammar].render, CoordinateFrame(112, 84, *chat.model_size(112, 84))
     spec = spec_of("infeasible", max_steps=9, max_tokens=500, max_context=9000)
     prompt = replace(Prompt.compact(), grammar=grammar)
@@ -336,7 +341,7 @@ def test_what_names_no_place_begins_where_the_turn_before_left_the_pointer(chat:
         Click(28, 21),
         Hover(56, 42),
         Drag(56, 42, 28, 42),
-        DoubleClick(28, 42),
+        Click(28, 42, count=2),
         Finished(),
     ]
 
@@ -349,7 +354,7 @@ def test_nothing_is_performed_after_a_terminal_action(chat: ChatTokenizer):
 
 def test_nothing_is_performed_after_the_desktop_has_ended_the_episode(chat: ChatTokenizer):
     (click,) = solution("click")
-    played = Played(chat, [f"Action: {render(click)}\n\nfinished()"], spec_of())
+    played = Played(chat, [f"Action: {click.describe()}\n\nfinished()"], spec_of())
     assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.TERMINATED, 1.0)
     assert len(played.env.actions) == 1
 
@@ -363,8 +368,8 @@ def test_clicks_are_mapped_from_the_models_pixels_to_the_screens(chat: ChatToken
     (click,) = played.env.actions
     target = next(button for button in scene.buttons if button.color == scene.order[0])
     assert target.holds(click.x, click.y)
-    assert played.steps[0].action == render(click)
-    assert played.steps[0].response != f"Action: {render(click)}"
+    assert played.steps[0].action == click.describe()
+    assert played.steps[0].response != f"Action: {click.describe()}"
 
 
 def test_the_desktop_may_know_the_instruction(chat: ChatTokenizer):

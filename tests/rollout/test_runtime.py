@@ -8,8 +8,8 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, ConfigError, EngineError, EnvError
 from arpo.host.threads import BackgroundLoop
 from arpo.inference.engine import GenerateRequest, Sampling
-from arpo.inference.scripted import ScriptedEngine
-from arpo.rollout.groups import Served
+from arpo.rollout.stream import ServedVersions
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import TASKS, interrupted, moody_clicker, red_clicker
 
 
@@ -87,7 +87,7 @@ def test_weights_and_requests_reach_the_engine(chat, make_collector):
     engine = ScriptedEngine(chat, lambda request: "hello")
     runtime = make_collector(engine=engine).runtime
     runtime.update_weights(iter([]), version=3)
-    assert (engine.policy_version, engine.updates, runtime.served) == (3, 1, Served(3, 3))
+    assert (engine.policy_version, engine.updates, runtime.served) == (3, 1, ServedVersions(3, 3))
     response = runtime.run(runtime.engine.generate(GenerateRequest((1, 2), (), Sampling())))
     assert (chat.decode(response.token_ids), response.policy_version) == ("hello", 3)
 

@@ -1,9 +1,14 @@
+"""The order of tasks, the statistics that adaptive choices read, and seeds."""
+
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from arpo.errors import ConfigError
-from arpo.rollout.sampler import ShuffledTasks, TaskStatistics
+from arpo.rollout.sampler import ShuffledTasks, TaskStatistics, derive_seed
 from arpo.types import Task
 from tests.rollout.trajectories import make_trajectory
 
@@ -59,17 +64,6 @@ def test_a_bare_request_leaves_size_and_limit_to_the_run():
     assert (request.group_size, request.max_steps) == (None, None)
 
 
-def test_nonsense_is_refused():
-    with pytest.raises(ConfigError, match="empty"):
-        ShuffledTasks([], 1, seed=0)
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        ShuffledTasks(TASKS, 0, seed=0)
-    with pytest.raises(ConfigError, match="twice in the list: task-1"):
-        ShuffledTasks([*TASKS, TASKS[1]], 1, seed=0)
-    with pytest.raises(ConfigError, match="window"):
-        TaskStatistics(window=0)
-
-
 def test_statistics_count_episodes_and_slide():
     statistics = TaskStatistics(window=2)
     assert statistics["task"].success_rate is None
@@ -112,3 +106,26 @@ def test_statistics_come_back_from_their_state():
     assert list(restored["a"].successes) == [True, True]  # the newest, as many as fit
     assert list(restored["a"].lengths) == [3, 4]
     assert (restored["a"].visits, restored["b"].failures) == (3, 1)
+
+
+def test_a_seed_is_the_same_today_and_tomorrow():
+    # printf '[0, 1, "task", 2, 3]' | sha256sum: the first 16 digits, as a number, halved
+    assert derive_seed(0, 1, "task", 2, 3) == 3760556890114695063
+
+
+def test_a_seed_is_the_same_in_another_process():
+    command = "from arpo.rollout.sampler import derive_seed; print(derive_seed(5, 'täsk', 1))"
+    environment = {**os.environ, "PYTHONHASHSEED": "123"}
+    printed = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, env=environment).stdout
+    assert int(printed) == derive_seed(5, "täsk", 1)
+
+
+def test_every_part_counts_with_its_type_and_its_borders():
+    parts = [(1, 2), (2, 1), (12,), ("1", 2), (1, "2"), ("12",), ("1", "2"), (1, 2, 0), ()]
+    assert len({derive_seed(*part) for part in parts}) == len(parts)
+
+
+def test_a_seed_fits_63_bits():
+    seeds = [derive_seed(number) for number in range(1000)]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert max(seeds) > 2**62  # and uses them

@@ -12,10 +12,10 @@ import pytest
 from arpo.errors import ArpoError, EngineError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
-from arpo.inference.scripted import ScriptedEngine
-from arpo.rollout.groups import RequestedGroup, ResumeState
 from arpo.rollout.sampler import ShuffledTasks, TaskRequest, TaskStatistics
+from arpo.rollout.stream import RequestedGroup, ResumeState
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
+from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import TASKS, moody_clicker
 
 ITERATIONS = 5

@@ -12,7 +12,7 @@ from arpo.types import Outcome, Step, Trajectory
 
 def make_png(shade: int, size: tuple[int, int] = (4, 4)) -> bytes:
     buffer = io.BytesIO()
-    Image.new("L", size, shade).save(buffer, "PNG")
+    Image.new("RGB", size, (shade, shade, shade)).save(buffer, "PNG")
     return buffer.getvalue()
 
 

@@ -100,9 +100,7 @@ def test_the_key_is_that_of_the_shared_node_and_not_of_those_that_refer_to_it():
             },
         }
     )
-    with pytest.raises(
-        ConfigError, match=r"temperature must be finite and not negative.*\(configuration key: evaluation\)"
-    ):
+    with pytest.raises(ConfigError, match=r"temperature must be at least 0.*\(configuration key: evaluation\)"):
         try_constructors(tree)
 
 

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from arpo.errors import ConfigError
 from arpo.run.build import build, register_resolvers, required_model
 from arpo.types import Task
-from tests.test_configs import compose
+from tests.composed import composed
 
 
 def test_a_refusal_of_a_constructor_keeps_its_words_and_says_where_it_is():
@@ -31,7 +31,7 @@ def test_a_key_is_said_whole_where_the_node_does_not_know_its_place():
 
 
 def test_a_bug_of_a_constructor_stays_what_it_is():
-    node = OmegaConf.create({"_target_": "arpo.replay.ReplayBuffer", "capacity_per_task": "eight"})
+    node = OmegaConf.create({"_target_": "arpo.rollout.storage.TrajectoryStore", "root": 8})
     with pytest.raises(InstantiationException):
         build(node)
 
@@ -71,7 +71,7 @@ def test_a_checkpoint_is_required_unless_the_run_makes_it(cfg, path):
 @pytest.mark.parametrize("experiment", ["arpo_desktop32", "arpo_miniwob"])
 def test_what_is_built_holds_no_configuration(experiment):
     """Hydra wraps dataclasses in a mapping without a target, such as the task lists of the evaluation, as its own."""
-    tasks = build(compose(f"experiment={experiment}").callbacks.evaluation).tasks["in_domain"]
+    tasks = build(composed(f"experiment={experiment}").callbacks.evaluation).tasks["in_domain"]
     assert {type(task) for task in tasks} == {Task}
     assert {type(task.config) for task in tasks} == {dict}
     assert not any(isinstance(value, DictConfig | ListConfig) for task in tasks for value in task.config.values())

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arpo.errors import ConfigError
-from arpo.run.folder import check_resume, folder_name, hold, rank, refuse_to_overwrite, remove_empty, run_name
+from arpo.run.folder import folder_name, hold, rank, remove_empty, run_name
 
 
 @pytest.mark.parametrize(
@@ -79,24 +78,11 @@ def test_a_folder_of_that_name_can_be_made(tmp_path, letter):
 
 
 def test_two_evaluations_of_one_second_have_two_folders():
-    code = "from arpo.run.folder import moment; print(moment(), moment())"
+    code = "from arpo.run.folder import start_timestamp as now; print(now(), now())"
     command = [sys.executable, "-c", code]
     said = [subprocess.check_output(command, encoding="utf-8").split() for _ in range(2)]
     assert [first == second for first, second in said] == [True, True]
     assert len({first for first, _ in said}) == 2
-
-
-def test_resume_takes_a_checkpoint_of_this_run_that_is_there(tmp_path):
-    for run in ("mine", "other"):
-        (tmp_path / run / "checkpoints").mkdir(parents=True)
-        (tmp_path / run / "checkpoints" / "iteration_000001.ckpt").touch()
-    own = tmp_path / "mine" / "checkpoints"
-    for resume in (None, "auto", str(own / "iteration_000001.ckpt")):
-        check_resume(resume, own)
-    with pytest.raises(ConfigError, match=r"resume=.*gone\.ckpt: there is no such checkpoint; resume=auto"):
-        check_resume(str(own / "gone.ckpt"), own)
-    with pytest.raises(ConfigError, match=r"belongs to another run than .*mine\. Continue there"):
-        check_resume(str(tmp_path / "other" / "checkpoints" / "iteration_000001.ckpt"), own)
 
 
 def test_a_folder_is_held_by_one_process_at_a_time(tmp_path):
@@ -110,16 +96,6 @@ def test_a_folder_is_held_by_one_process_at_a_time(tmp_path):
     assert refused.returncode != 0
     assert "another process is working in" in refused.stderr
     assert try_in_another_process().returncode == 0
-
-
-def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
-    refuse_to_overwrite(tmp_path / "missing", None)
-    (tmp_path / "metrics.jsonl").touch()
-    refuse_to_overwrite(tmp_path, None)  # a run that ended before its first iteration leaves an empty file
-    (tmp_path / "metrics.jsonl").write_text("{}\n")
-    refuse_to_overwrite(tmp_path, "auto")
-    with pytest.raises(ConfigError, match=r"already holds a run\. Continue it with resume=auto"):
-        refuse_to_overwrite(tmp_path, None)
 
 
 def test_a_run_that_holds_its_folder_logs_into_it(tmp_path):

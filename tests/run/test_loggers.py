@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from arpo.errors import ConfigError
-from arpo.run.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lines, flatten
+from arpo.run.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lines
 
 
 def read(directory: Path) -> EventAccumulator:
@@ -28,11 +27,6 @@ def curve(directory: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 4)) for event in read(directory).Scalars(tag)]
 
 
-def hparams_data(directory: Path, tag: str) -> HParamsPluginData:
-    content = read(directory).SummaryMetadata(tag).plugin_data.content
-    return HParamsPluginData.FromString(content)
-
-
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -46,14 +40,6 @@ def test_scalars_lie_in_the_folder_of_the_run_itself(tmp_path: Path) -> None:
     logger.finalize("success")
     assert curve(tmp_path, "rollout/success_rate") == [(1, 0.25)]
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
-
-
-def test_no_value_of_minus_one_is_invented(tmp_path: Path) -> None:
-    logger = TensorBoardLogger(tmp_path)
-    logger.log_hyperparams({"seed": 1})
-    logger.log_metrics({"rollout/success_rate": 0.25}, step=1)
-    logger.finalize("success")
-    assert "hp_metric" not in read(tmp_path).Tags()["scalars"]
 
 
 def test_nothing_is_written_before_the_first_value(tmp_path: Path) -> None:
@@ -83,43 +69,6 @@ def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoin
     second.log_metrics({"rollout/success_rate": 0.9}, step=3)
     second.finalize("success")
     assert curve(tmp_path, "rollout/success_rate") == [(1, 0.1), (2, 0.2), (3, 0.9)]
-
-
-@pytest.mark.parametrize("status", ["success", "failed"])
-def test_a_run_has_a_row_in_the_table_of_runs_however_it_ends(tmp_path: Path, status: str) -> None:
-    logger = TensorBoardLogger(tmp_path)
-    logger.log_hyperparams({"seed": 3, "replay": None, "module": {"objective": {"clip_low": 0.2}}})
-    for step, success in enumerate((0.25, 0.75, 0.5), start=1):
-        logger.log_metrics({"rollout/success_rate": success, "val/in_domain/success_rate": success / 2}, step=step)
-    logger.finalize(status)
-    logger.finalize(status)
-    assert curve(tmp_path, "final/success_rate") == [(3, 0.5)]
-    assert curve(tmp_path, "final/val_success_rate") == [(3, 0.25)]
-    start = hparams_data(tmp_path, "_hparams_/session_start_info").session_start_info
-    assert start.hparams["seed"].number_value == 3
-    assert start.hparams["replay"].string_value == "null"
-    assert start.hparams["module.objective.clip_low"].number_value == 0.2
-    assert ("_hparams_/session_end_info" in read(tmp_path).summary_metadata) == (status == "success")
-    metrics = hparams_data(tmp_path, "_hparams_/experiment").experiment.metric_infos
-    assert [metric.name.tag for metric in metrics] == ["final/success_rate", "final/val_success_rate"]
-
-
-def test_a_run_that_fails_before_its_first_value_still_ends(tmp_path: Path) -> None:
-    logger = TensorBoardLogger(tmp_path)
-    logger.log_hyperparams({"seed": 3})
-    logger.finalize("failed")
-    assert read(tmp_path).Tags()["scalars"] == []
-
-
-def test_a_configuration_becomes_a_flat_table():
-    tree = {"seed": 1, "module": {"lr": 1e-6, "clip": {"low": 0.2}}, "tasks": ["a", "b"], "resume": None}
-    assert flatten(tree) == {
-        "seed": 1,
-        "module.lr": 1e-6,
-        "module.clip.low": 0.2,
-        "tasks": '["a", "b"]',
-        "resume": "null",
-    }
 
 
 # --- JSON lines -----
@@ -192,5 +141,5 @@ def test_a_value_without_a_step_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_negative_resume_step_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not be negative"):
+    with pytest.raises(ConfigError, match="resume_step must be at least 0, got -1"):
         JsonLinesLogger(tmp_path / "metrics.jsonl", resume_step=-1)

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 
 from arpo.errors import ConfigError
 from arpo.run.build import register_resolvers
-from arpo.run.check import check_loggers
 from arpo.run.loggers import JsonLinesLogger, TensorBoardLogger, finishing
+from arpo.run.rules import check_rules, loggers_are_installed
 from arpo.run.train import build_logger, build_trainer
 
 CONF = Path(__file__).parent.parent.parent / "conf"
@@ -98,36 +98,17 @@ def test_ours_are_told_where_a_resumed_run_goes_on(tmp_path):
 
 def test_what_every_machine_has_needs_no_check(tmp_path):
     for choice in ("default", "csv"):
-        check_loggers(composed(choice, tmp_path))
-    check_loggers(OmegaConf.create({"logger": None}))
+        check_rules(composed(choice, tmp_path), [loggers_are_installed])
+    nothing = composed("default", tmp_path)
+    nothing.logger = None
+    check_rules(nothing, [loggers_are_installed])
 
 
 def test_a_missing_package_is_a_sentence_that_says_what_to_install(tmp_path):
     if find_spec("wandb") is not None:
         pytest.skip("wandb is installed")
     with pytest.raises(ConfigError, match=r"logger=wandb needs the package wandb, .*`uv pip install wandb`"):
-        check_loggers(composed("wandb", tmp_path))
-
-
-@pytest.fixture
-def wandb(tmp_path, monkeypatch):
-    """A package of that name, and a home where nobody is logged in."""
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "packages" / "wandb").mkdir(parents=True)
-    (tmp_path / "packages" / "wandb" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "packages")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.usefixtures("wandb")
-def test_a_missing_login_is_found_before_the_run_starts(tmp_path):
-    with pytest.raises(ConfigError, match=r"logger=wandb sends to api.wandb.ai, where nobody is logged in"):
-        check_loggers(composed("wandb", tmp_path))
-    check_loggers(composed("wandb", tmp_path, "logger.wandb.offline=true"))
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password secret\n")
-    check_loggers(composed("wandb", tmp_path))
+        check_rules(composed("wandb", tmp_path), [loggers_are_installed])
 
 
 def test_a_run_is_called_there_by_its_experiment_and_overrides(tmp_path):

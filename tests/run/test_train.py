@@ -16,9 +16,8 @@ import torch
 from omegaconf import OmegaConf
 from torch.distributed import DistStoreError, TCPStore
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO
+from arpo.callbacks.checkpoint import AtomicCheckpointIO, GracefulStop
 from arpo.callbacks.evaluation import Evaluation
-from arpo.callbacks.graceful_stop import GracefulStop
 from arpo.envs.fake import fake_tasks
 from arpo.errors import ConfigError
 from arpo.evaluation.settings import EvaluationSettings
@@ -50,7 +49,7 @@ def test_callbacks_that_are_switched_off_are_left_out_and_the_others_keep_their_
     cfg = OmegaConf.create(
         {
             "callbacks": {
-                "stop": {"_target_": "arpo.callbacks.graceful_stop.GracefulStop"},
+                "stop": {"_target_": "arpo.callbacks.checkpoint.GracefulStop"},
                 "replay": {"_target_": None, "buffer": {}},
                 "nothing": None,
                 "timer": {"_target_": "lightning.pytorch.callbacks.Timer"},

@@ -1,4 +1,7 @@
+import json
+import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,41 +11,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
+from safetensors.torch import load_file
 
 from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
+from arpo.run import warmstart
 from arpo.run.build import compose as compose_file
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_choices, check_training
 from arpo.run.folder import run_name
-from arpo.run.warmstart import (
-    check_warmstart,
-    ensure_model,
-    policy_of,
-    shared_with_warmstart,
-    wait_or_kill,
-    write_source,
-)
+from arpo.run.warmstart import MADE, SHIPPED, WEIGHTS, WarmStart, stop, unpack, write_source
+from experiments.warmstarts.pack import pack
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def test_a_checkpoint_that_no_warm_start_would_write_is_refused_before_it_runs(tmp_path):
-    (tmp_path / "config.json").touch()
-    check_warmstart(str(tmp_path), "warmstart_fake", "out")
-    check_warmstart("/nope", None, "out")
-    check_warmstart(policy_of("warmstart_fake", "out"), "warmstart_fake", "out")
-    with pytest.raises(ConfigError, match=r"no checkpoint at model\.path=/nope, and experiment=warmstart_fake would"):
-        check_warmstart("/nope", "warmstart_fake", "out")
-
-
-def test_an_experiment_that_does_not_exist_is_no_warm_start(tmp_path):
-    path = policy_of("warmstart_fkae", "out")
-    with pytest.raises(ConfigError, match=r"warmstart=warmstart_fkae is no .*; choose one of warmstart_actions, war"):
-        check_warmstart(path, "warmstart_fkae", "out")
-    (tmp_path / "config.json").touch()
-    check_warmstart(str(tmp_path), "warmstart_fkae", "out")  # it will not run
 
 
 @pytest.fixture
@@ -71,11 +54,12 @@ def test_a_warm_start_that_was_killed_may_start_again(tmp_path):
 
 
 def test_a_missing_policy_is_made_by_the_warm_start(entry_point):
-    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
-    ensure_model(root / "policy", "warmstart_fake", "some/outputs")
+    root = entry_point(WRITES_POLICY)
+    WarmStart("warmstart_fake", "some/outputs").ensure(root / "policy")
     assert (root / "called").read_text() == "experiment=warmstart_fake paths.output=some/outputs resume=auto"
 
 
+WRITES_POLICY = "(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')"
 WRITES_ALL = """
 for name in ("policy/config.json", "demonstrations/demonstration/iteration_000000.jsonl"):
     path = root / "warmstart_fake/default" / name
@@ -146,24 +130,22 @@ def test_the_recordings_are_those_of_the_warm_start_that_knows_the_run(words):
     assert cfg.model.path == f"out/warmstart_fake/{run_name(words)}/policy"
 
 
-def test_a_warm_start_tells_demonstrations_in_the_image_window_of_the_run(entry_point):
-    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
-    ensure_model(root / "policy", "warmstart_fake", "outputs", image_window=2)
-    assert "rollout.settings.image_window=2" in (root / "called").read_text().split()
-    cfg = compose_file("train", ["experiment=dart_miniwob", "rollout.settings.image_window=2", "paths.output=out"])
-    folder = f"out/warmstart_miniwob_fixed/{run_name(['rollout.settings.image_window=2'])}"
+@pytest.mark.parametrize("word", ["rollout.settings.image_window=2", "model=tiny_qwen3"])
+def test_a_warm_start_knows_the_image_window_and_the_model_of_the_run(entry_point, word):
+    root = entry_point(WRITES_POLICY)
+    known = {"image_window": 2} if "window" in word else {"model": "tiny_qwen3"}
+    WarmStart("warmstart_fake", "outputs", **known).ensure(root / "policy")
+    assert word in (root / "called").read_text().split()
+    cfg = compose_file("train", ["experiment=dart_miniwob", word, "paths.output=out"])
+    folder = f"out/warmstart_miniwob_fixed/{run_name([word])}"
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
 
 
-def test_a_warm_start_makes_the_model_of_the_run(entry_point):
-    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
-    ensure_model(root / "policy", "warmstart_fake", "outputs", model="tiny_qwen3")
-    assert "model=tiny_qwen3" in (root / "called").read_text().split()
-    cfg = compose_file("train", ["experiment=dart_miniwob", "model=tiny_qwen3", "paths.output=out"])
-    folder = "out/warmstart_miniwob_fixed/model=tiny_qwen3"
-    assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
-    cfg = compose_file("train", ["experiment=warmstart_miniwob", "model=tiny_qwen3"])
-    assert cfg.datamodule.collector.family == "qwen3_vl"
+def test_a_warm_start_writes_the_answers_that_its_model_reads():
+    assert (
+        compose_file("train", ["experiment=warmstart_miniwob", "model=tiny_qwen3"]).datamodule.collector.family
+        == "qwen3_vl"
+    )
 
 
 def test_the_arms_of_the_study_of_methods_replay_the_demonstrations_of_the_warm_start_that_knows_them():
@@ -175,10 +157,10 @@ def test_the_arms_of_the_study_of_methods_replay_the_demonstrations_of_the_warm_
 
 
 def test_a_warm_start_learns_to_answer_the_prompt_of_the_run(entry_point):
-    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
+    root = entry_point(WRITES_POLICY)
     words = ["experiment=dart_miniwob", "prompt=compact_computer_use", "paths.output=out"]
     cfg = compose_file("train", words)
-    ensure_model(root / "policy", "warmstart_fake", "outputs", *shared_with_warmstart(cfg))
+    WarmStart("warmstart_fake", "outputs", prompt=cfg.prompt._target_).ensure(root / "policy")
     assert "prompt=compact_computer_use" in (root / "called").read_text().split()
     folder = "out/warmstart_miniwob_fixed/prompt=compact_computer_use"
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
@@ -191,45 +173,46 @@ def test_a_warm_start_learns_to_answer_the_prompt_of_the_run(entry_point):
 
 
 def test_a_warm_start_has_as_many_desktops_as_the_run_and_writes_to_the_same_folder(entry_point):
-    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
-    ensure_model(root / "policy", "warmstart_fake", "some/outputs", 2, desktops=4)
+    root = entry_point(WRITES_POLICY)
+    windowed = WarmStart("warmstart_fake", "some/outputs", 2)
+    windowed.ensure(root / "policy", desktops=4)
     words = (root / "called").read_text().split()
     assert "env.size=4" in words
     folder = "some/outputs/warmstart_fake/rollout.settings.image_window=2"
     assert f'hydra.run.dir="{folder}"' in words
     cfg = compose_file("train", words[:-1])
     assert cfg.env.size == 4
-    assert policy_of("warmstart_fake", "some/outputs", 2) == f"{folder}/policy"
+    assert windowed.policy == f"{folder}/policy"
 
 
 def test_a_policy_that_is_there_is_not_made_again(entry_point):
     root = entry_point("sys.exit(1)")
     (root / "config.json").write_text("{}")
-    ensure_model(root, "warmstart_fake", "outputs")
+    WarmStart("warmstart_fake", "outputs").ensure(root)
     assert not (root / "called").exists()
 
 
 def test_a_warm_start_that_fails_ends_the_run_with_its_name(entry_point):
     root = entry_point("sys.exit(3)")
     with pytest.raises(ConfigError, match=r"warm start failed.*experiment=warmstart_fake"):
-        ensure_model(root / "policy", "warmstart_fake", "outputs")
+        WarmStart("warmstart_fake", "outputs").ensure(root / "policy")
 
 
 def test_a_policy_that_no_warm_start_writes_is_named(entry_point):
     root = entry_point("")
     with pytest.raises(ConfigError, match=r"still nothing at model\.path=.*elsewhere.*writes elsewhere"):
-        ensure_model(root / "elsewhere", "warmstart_fake", "outputs")
+        WarmStart("warmstart_fake", "outputs").ensure(root / "elsewhere")
 
 
 STUBBORN = """
 import os, signal, sys
 from pathlib import Path
-from arpo.run.warmstart import ensure_model
+from arpo.run.warmstart import WarmStart
 root = Path(sys.argv[0]).parent
 if len(sys.argv) == 1:
     import logging
     logging.basicConfig(level="INFO")
-    ensure_model(root / "policy", "warmstart_fake", "outputs")
+    WarmStart("warmstart_fake", "outputs").ensure(root / "policy")
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signals = {signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -269,11 +252,11 @@ import logging, os, sys, time
 from pathlib import Path
 from omegaconf import OmegaConf
 from arpo.run.entry import explained
-from arpo.run.warmstart import ensure_model
+from arpo.run.warmstart import WarmStart
 root = Path(sys.argv[0]).parent
 with explained(OmegaConf.create({"paths": {"run_dir": str(root / "run"), "output": str(root)}})):
     if len(sys.argv) == 1:
-        ensure_model(root / "policy", "warmstart_fake", "outputs")
+        WarmStart("warmstart_fake", "outputs").ensure(root / "policy")
     (root / "child.new").write_text(str(os.getpid()))
     (root / "child.new").rename(root / "child")
     time.sleep(60)
@@ -335,15 +318,128 @@ def test_a_run_that_is_told_to_end_asks_the_warm_start_that_writes_its_recording
     assert not psutil.pid_exists(child)
 
 
-def test_a_process_that_does_not_end_in_time_is_killed_and_waited_for():
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    wait_or_kill(process, 0.1)
-    assert process.returncode == -signal.SIGKILL  # known only to somebody who has waited
+SLEEPS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
-def test_a_second_ctrl_c_kills_what_is_waited_for():
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        wait_or_kill(process, 30)
-    assert process.returncode == -signal.SIGKILL
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_process_that_does_not_end_is_killed_and_waited_for_after_its_graces_or_a_second_ctrl_c(interrupted):
+    process = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    if interrupted:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            stop(process, (30.0, 30.0))
+    else:
+        stop(process, (0.1, 0.1))
+    assert process.returncode == -signal.SIGKILL  # known only to a parent that has waited
+    process.stdout.close()
+
+
+# --- policies that come with the code ---
+
+KNOWN = sorted(path.parent.name for path in SHIPPED.glob(f"*/{MADE}"))
+GIT = {"commit": "c0ffee", "dirty": False}
+
+
+@pytest.fixture
+def packed(tmp_path, monkeypatch):
+    """A policy that was packed by the script, as that of `warmstart_mine`; and the run that made it."""
+    run = tmp_path / "warmstart_mine" / "default"
+    make_tiny(run / "policy", corpus=("wait",), hidden=64)
+    start = {"status": "finished", "git": GIT, "command": ["train.py", "experiment=warmstart_mine"], "machine": {}}
+    (run / "run.json").write_text(json.dumps({"starts": [start]}))
+    monkeypatch.setattr(warmstart, "SHIPPED", tmp_path / "shipped")
+    pack(run, tmp_path / "shipped" / "warmstart_mine")
+    return run, tmp_path / "shipped" / "warmstart_mine"
+
+
+def test_a_packed_policy_is_unpacked_in_float32_rounded_to_float16(packed, tmp_path):
+    run, directory = packed
+    unpack("warmstart_mine", tmp_path / "policy")
+    made, got = load_file(run / "policy" / WEIGHTS), load_file(tmp_path / "policy" / WEIGHTS)
+    assert made.keys() == got.keys()
+    for name, tensor in got.items():
+        assert torch.equal(tensor, made[name].half().float())
+    for file in run.joinpath("policy").iterdir():
+        assert file.name == WEIGHTS or (tmp_path / "policy" / file.name).read_bytes() == file.read_bytes()
+    assert json.loads((directory / MADE).read_text())["command"] == "train.py experiment=warmstart_mine"
+
+
+@pytest.mark.parametrize("damage", ["half of the weights", "none"])
+def test_what_is_damaged_is_refused_and_nothing_is_written(packed, tmp_path, damage):
+    weights = packed[1] / WEIGHTS
+    weights.unlink() if damage == "none" else weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"the policy of .*warmstart_mine cannot be written to .*policy"):
+        unpack("warmstart_mine", tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(packed, tmp_path):
+    (tmp_path / "outputs").touch()
+    with pytest.raises(ConfigError, match=r"cannot be written to .*outputs/policy"):
+        unpack("warmstart_mine", tmp_path / "outputs" / "policy")
+
+
+def test_a_checkout_that_nobody_may_write_gives_a_policy_that_its_owner_may(packed, tmp_path):
+    for path in (packed[1], *packed[1].iterdir()):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    unpack("warmstart_mine", tmp_path / "policy")
+    packed[1].chmod(0o755)
+    for path in (tmp_path / "policy", *(tmp_path / "policy").iterdir()):
+        assert path.stat().st_mode & 0o200
+
+
+def unpack_beside(shipped_at, directory, meeting):
+    warmstart.SHIPPED = shipped_at
+    meeting.wait()
+    for number in range(20):
+        unpack("warmstart_mine", directory / str(number))
+        assert (directory / str(number) / WEIGHTS).is_file()
+
+
+def test_of_processes_that_start_at_once_one_unpacks_and_the_others_find_it(packed, tmp_path):
+    context = multiprocessing.get_context("fork")
+    meeting = context.Barrier(3)
+    processes = [
+        context.Process(target=unpack_beside, args=(packed[1].parent, tmp_path / "runs", meeting)) for _ in range(3)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert not list((tmp_path / "runs").glob("*.partial"))
+
+
+def test_a_run_starts_from_a_packed_policy_without_a_warm_start(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["no/such/script"])
+    WarmStart("warmstart_mine", str(tmp_path)).ensure(tmp_path / "policy")
+    assert (tmp_path / "policy" / "config.json").exists()
+    with pytest.raises(ConfigError, match="the warm start failed"):  # conversations of another length: another policy
+        WarmStart("warmstart_mine", str(tmp_path), image_window=2).ensure(tmp_path / "windowed")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"status": "running"}, "is running"), ({"git": GIT | {"dirty": True}}, "changed")]
+)
+def test_only_a_finished_warm_start_of_committed_code_is_packed(packed, tmp_path, change, words):
+    run, _ = packed
+    (start,) = json.loads((run / "run.json").read_text())["starts"]
+    (run / "run.json").write_text(json.dumps({"starts": [start | change]}))
+    with pytest.raises(ValueError, match=words):
+        pack(run, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_only_the_experiment_as_it_stands_is_packed(packed, tmp_path):
+    other = packed[0].rename(packed[0].with_name("seed=7"))
+    with pytest.raises(ValueError, match="has overrides"):
+        pack(other, tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_comes_with_the_code_is_whole_and_small(name, tmp_path):
+    assert sum(path.stat().st_size for path in (SHIPPED / name).iterdir()) <= 4e6
+    unpack(name, tmp_path / "policy")
+    shutil.rmtree(tmp_path / "policy")

@@ -14,14 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from arpo.apps.comparison.arms import group, warnings
-from arpo.apps.comparison.compare import Comparison, compare, rows
+from arpo.apps.comparison.compare import Comparison, compare, rows, usual
 from arpo.apps.comparison.curves import Panel, curves, draw
-from arpo.apps.comparison.measures import usual
 from arpo.apps.comparison.runs import SUCCESS, find_runs, read_runs
-from arpo.apps.comparison.words import differences, report, spread_words
-from arpo.display.tables import print_table
+from arpo.apps.comparison.words import differences, means, report
 from arpo.errors import ConfigError, quoted
 from arpo.host.files import atomically, write_atomically
+from arpo.host.terminal import print_table
 
 log = logging.getLogger(__name__)
 
@@ -32,43 +31,29 @@ PANELS = (
 )
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Compare runs and return the exit status: 2 where there are arms and none can be compared."""
-    asked = parser().parse_args(words)
+    asked = parser().parse_args(arguments)
     folders = find_runs(asked.runs)
-    comparison = compared(folders, asked.metric, asked.against)
-    directory = asked.out or Path(os.path.commonpath([path.resolve().parent for path in folders])) / "comparison"
-    write(comparison, [*PANELS, *(Panel(name, name) for name in asked.metric)], directory)
-    show(comparison)
-    for line in [*warnings(comparison.arms), *(f"left out: {reason}" for reason in comparison.left_out)]:
-        log.warning("%s", line)
-    log.info("tables and curves are in %s", directory)
-    return 2 if comparison.others and len(comparison.obstacles) == len(comparison.others) else 0
-
-
-def show(comparison: Comparison) -> None:
-    """Print the arms of a comparison by what they are compared in, and how they differ."""
-    measures = [measure for measure in comparison.measures if measure.is_compared]
-    lines = [["arm", "seeds", *(measure.words for measure in measures)]]
-    for arm in comparison.arms:
-        cells = [spread_words(measure, comparison.spread(arm, measure.key)) for measure in measures]
-        lines.append([arm.name, ", ".join(map(str, arm.runs)), *cells])
-    print_table(lines, title="", caption="mean ± deviation over seeds [95 % interval]")
-    console = Console()
-    for line in differences(comparison):
-        console.print(Text(quoted(line.replace("*", ""))))
-
-
-def compared(folders: Sequence[Path], metrics: Sequence[str], against: str | None) -> Comparison:
-    """Return the comparison of the runs in some folders."""
     runs, unfinished = read_runs(folders)
-    for metric in metrics:
+    for metric in asked.metric:
         if runs and not any(metric in line for run in runs for line in run.iterations):
             raise ConfigError(
                 f"no run has logged the metric {metric}: metrics.jsonl in a run's folder has their names"
             )
     arms, twice = group(runs)
-    return compare(arms, usual(runs, metrics), against=against, left_out=[*unfinished, *twice])
+    comparison = compare(arms, usual(runs, asked.metric), against=asked.against, left_out=[*unfinished, *twice])
+    directory = asked.out or Path(os.path.commonpath([path.resolve().parent for path in folders])) / "comparison"
+    write(comparison, [*PANELS, *(Panel(name, name) for name in asked.metric)], directory)
+    measures = [measure for measure in comparison.measures if measure.is_compared]
+    print_table([*zip(*means(comparison, measures), strict=True)], title="", caption="")
+    console = Console()
+    for line in differences(comparison):
+        console.print(Text(quoted(line.replace("*", ""))))
+    for line in [*warnings(comparison.arms), *(f"left out: {reason}" for reason in comparison.left_out)]:
+        log.warning("%s", line)
+    log.info("tables and curves are in %s", directory)
+    return 2 if comparison.others and len(comparison.obstacles) == len(comparison.others) else 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,9 +72,15 @@ def parser() -> argparse.ArgumentParser:
 def write(comparison: Comparison, panels: Sequence[Panel], folder: Path) -> None:
     """Write tables and curves of a comparison into a folder."""
     lines = rows(comparison.arms, {panel.column: panel.column for panel in panels})
+    runs = [
+        {"arm": arm.name, "seed": seed, "run": str(run.directory)}
+        | {measure.key: comparison.values[arm.name][seed][measure.key] for measure in comparison.measures}
+        for arm in comparison.arms
+        for seed, run in arm.runs.items()
+    ]
     try:
         write_atomically(folder / "comparison.md", f"# Comparison\n\n{report(comparison)}\n")
-        write_rows(folder / "runs.csv", _values(comparison))
+        write_rows(folder / "runs.csv", runs)
         write_rows(folder / "summary.csv", _summary(comparison))
         known = [panel for panel in panels if curves(lines, panel.column)]
         if known:  # offline runs have no rollouts
@@ -98,17 +89,6 @@ def write(comparison: Comparison, panels: Sequence[Panel], folder: Path) -> None
                 draw(lines, known, "Comparison", partial)
     except OSError as error:
         raise ConfigError(f"cannot write the comparison to {folder}: {error}; name a folder with --out") from error
-
-
-def _values(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return one row a run: everything that was measured of it, in full."""
-    keys = [measure.key for measure in comparison.measures]
-    return [
-        {"arm": arm.name, "seed": seed, "run": str(run.directory)}
-        | {key: comparison.values[arm.name][seed][key] for key in keys}
-        for arm in comparison.arms
-        for seed, run in arm.runs.items()
-    ]
 
 
 def _summary(comparison: Comparison) -> list[dict[str, Any]]:

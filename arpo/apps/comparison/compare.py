@@ -1,4 +1,4 @@
-"""The comparison itself: what is measured of every run, summed up by arm, and how arms differ from one of them."""
+"""The comparison itself: the measures of every run, summed up by arm, and the difference of arms from one of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,91 @@ from statistics import fmean
 from typing import Any
 
 from arpo.apps.comparison.arms import Arm, obstacle
-from arpo.apps.comparison.measures import Measure
+from arpo.apps.comparison.runs import SUCCESS, Run
 from arpo.errors import ConfigError
 from arpo.evaluation.intervals import Difference, Spread, difference, holm, spread
+
+FINAL = 5
+"""Iterations at the end of a run whose mean is its final success: one iteration has only some 64 episodes."""
+
+Of = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number of a run, and its name for people."""
+
+    key: str
+    """Its column in files."""
+    words: str
+    of: Of
+    digits: int | None = None
+    """After the point of a plain number; None of a share, which is written in percent, and a difference in points."""
+    is_compared: bool = False
+    """Whether arms are compared by it."""
+
+
+def final(metric: str) -> Of:
+    """Return the measure of a metric's mean over the last `FINAL` iterations; None where one of them lacks it."""
+
+    def measure(run: Run) -> float | None:
+        values = [line.get(metric) for line in run.iterations[-FINAL:]]
+        known = [value for value in values if value is not None]
+        return fmean(known) if known and len(known) == len(values) else None
+
+    return measure
+
+
+def first(metric: str) -> Of:
+    """Return the measure of a metric in the first iteration, which no update has changed yet."""
+    return lambda run: run.iterations[0].get(metric) if run.iterations else None
+
+
+def mean_of(metric: str) -> Of:
+    """Return the measure of the mean of a metric over the iterations that have it; None where none has."""
+
+    def measure(run: Run) -> float | None:
+        known = [line[metric] for line in run.iterations if line.get(metric) is not None]
+        return fmean(known) if known else None
+
+    return measure
+
+
+def count_of(metric: str) -> Of:
+    """Return the measure of the mean of a count over all iterations; one that did not log it has counted nothing."""
+    return lambda run: fmean(line.get(metric) or 0.0 for line in run.iterations) if run.iterations else None
+
+
+def evaluated(name: str) -> Of:
+    """Return the measure of the success on a task list in the evaluation after the last update."""
+    return lambda run: run.evaluations.get(run.budget, {}).get(name)
+
+
+def minutes(run: Run) -> float | None:
+    """Return the minutes of a run, evaluations included, summed over its starts."""
+    return run.wall_s / 60 if run.starts else None
+
+
+def usual(runs: Iterable[Run], metrics: Iterable[str] = ()) -> tuple[Measure, ...]:
+    """Return the measures of every run, and those of the mean of further metrics at the end."""
+    lists = dict.fromkeys(name for run in runs for results in run.evaluations.values() for name in results)
+    return (
+        Measure("first_success", "success in the first iteration", first(SUCCESS)),
+        Measure("final_success", f"success in the last {FINAL} iterations", final(SUCCESS), is_compared=True),
+        *(
+            Measure(f"evaluated_{name}", f"{name}, evaluated after the last update", evaluated(name), is_compared=True)
+            for name in lists
+        ),
+        Measure("all_failed", "all-failed groups", mean_of("group/all_failed")),
+        Measure("final_all_failed", f"all-failed groups, last {FINAL} iterations", final("group/all_failed")),
+        Measure("injected_per_iteration", "injections an iteration", count_of("replay/injected"), digits=2),
+        Measure("minutes", "minutes of a run", minutes, digits=1),
+        *(
+            Measure(name, f"{name}, last {FINAL} iterations", final(name), digits=4, is_compared=True)
+            for name in metrics
+        ),
+    )
+
 
 Values = Mapping[str, Mapping[int, Mapping[str, float | None]]]
 """What was measured, by arm, seed and measure."""
@@ -36,7 +118,7 @@ class Comparison:
         return tuple(arm for arm in self.arms if arm is not self.reference)
 
     def of(self, arm: Arm, key: str) -> dict[int, float]:
-        """Return what was measured of an arm, by seed; runs that do not have it are left out."""
+        """Return the values of an arm by seed; runs that do not have one are left out."""
         measured = {seed: found[key] for seed, found in self.values[arm.name].items()}
         return {seed: value for seed, value in measured.items() if value is not None}
 
@@ -76,10 +158,10 @@ def compare(
 
     Args:
         arms: In the order of the tables.
-        measures: What is measured; one that no run has is left out.
+        measures: One that no run has is left out.
         against: The name of the reference; by default the first arm that is comparable with most of the others.
         left_out: Runs that do not count, each with the reason.
-        subject: Patterns of keys by which the arms are meant to differ, such as `tasks.train.*`; blanks between them.
+        subject: As that of `obstacle`.
     """
     if not any(arm.runs for arm in arms):
         raise ConfigError("no run has come to its end: " + ("; ".join(left_out) or "run the commands first"))
@@ -111,12 +193,7 @@ def _most_comparable(arms: Sequence[Arm]) -> Arm:
 
 
 def rows(arms: Sequence[Arm], columns: Mapping[str, str | Column]) -> list[dict[str, Any]]:
-    """Return one row a run and iteration, with `arm`, `seed`, `iteration` and some columns.
-
-    Args:
-        arms: The arms.
-        columns: By name, a metric, which is None where it is absent, or what computes the value from a line.
-    """
+    """Return a row a run and iteration: `arm`, `seed`, `iteration` and columns, metrics or functions of a line."""
     return [
         {"arm": arm.name, "seed": seed, "iteration": line["step"]}
         | {name: line.get(what) if isinstance(what, str) else what(line) for name, what in columns.items()}

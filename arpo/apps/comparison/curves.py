@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # half a second, which only who draws has to wait
+if TYPE_CHECKING:  # it takes half a second, and only pictures need it
     from matplotlib.axes import Axes
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
-"""Okabe and Ito's colours, which colour-blind readers tell apart; the strokes differ too."""
+"""Okabe and Ito's colours, which colour-blind readers distinguish; the strokes differ too."""
 STROKES = ("--", "-", "-.", ":")
 CROWD = 6
 """Arms. Where there are more, their names stand beside the picture, and errors would hide the curves."""
@@ -32,52 +32,32 @@ class Panel:
     """From the values to the unit of the axis; 100 makes percent, and an axis from 0 to 100."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The values of an arm, by iteration."""
-
-    values: Mapping[int, list[float]]
-    """Of every seed that has one."""
-
-    @property
-    def seeds(self) -> int:
-        """The number of seeds, at most."""
-        return max(map(len, self.values.values()))
-
-    def points(self, factor: float = 1.0) -> list[tuple[int, float, float]]:
-        """Return iteration, mean and standard error."""
-        return [
-            (iteration, factor * fmean(found), factor * standard_error(found))
-            for iteration, found in sorted(self.values.items())
-        ]
-
-
 def standard_error(values: Sequence[float]) -> float:
-    """Return s / sqrt(n); 0 for one value, which says nothing about it."""
+    """Return s / sqrt(n); 0 for one value, which has none."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def curves(rows: Rows, column: str) -> dict[str, Curve]:
-    """Return the curves of a column by arm; what was not measured, None, empty or no number, is left out."""
+def curves(rows: Rows, column: str) -> dict[str, dict[int, list[float]]]:
+    """Return the values of all seeds by arm and iteration, without what is None, empty or no number."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         value = row.get(column)
         if value not in (None, "") and math.isfinite(float(value)):
             found[row["arm"]][int(row["iteration"])].append(float(value))
-    return {arm: Curve(dict(values)) for arm, values in found.items()}
+    return {arm: dict(sorted(values.items())) for arm, values in found.items()}
 
 
 def draw(
     rows: Rows, panels: Iterable[Panel], title: str, path: Path, beside: Sequence[Callable[["Axes"], None]] = ()
 ) -> None:
-    """Draw a picture.
+    """Draw a picture with a panel for each metric, and others beside them.
 
     Args:
         rows: One a run and iteration, with `arm`, `iteration` and the columns.
         panels: From left to right.
         title: Above them.
         path: The PNG to write.
-        beside: What draws further pictures, to the right of the panels, each into axes of its own.
+        beside: Functions that draw into further axes.
     """
     import matplotlib as mpl
 
@@ -108,15 +88,15 @@ def draw(
 def _draw_curves(axis: "Axes", rows: Sequence[Mapping[str, Any]], panel: Panel, *, with_errors: bool) -> None:
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     for arm, curve in curves(rows, panel.column).items():
-        number = arms.index(arm)
+        number, seeds = arms.index(arm), max(map(len, curve.values()))
         color, stroke = COLORS[number % len(COLORS)], STROKES[number % len(STROKES)]
-        iterations, means, errors = zip(*curve.points(panel.factor), strict=True)
-        label = f"{arm} ({curve.seeds} seed{'s' * (curve.seeds != 1)})"
-        axis.plot(iterations, means, stroke, color=color, linewidth=1.8, label=label)
-        if not with_errors:
-            continue
-        low, high = ([mean + sign * error for mean, error in zip(means, errors, strict=True)] for sign in (-1, 1))
-        axis.fill_between(iterations, low, high, color=color, alpha=0.2, linewidth=0)
+        means = [panel.factor * fmean(values) for values in curve.values()]
+        label = f"{arm} ({seeds} seed{'s' * (seeds != 1)})"
+        axis.plot([*curve], means, stroke, color=color, linewidth=1.8, label=label)
+        if with_errors:
+            errors = [panel.factor * standard_error(values) for values in curve.values()]
+            low, high = ([mean + sign * e for mean, e in zip(means, errors, strict=True)] for sign in (-1, 1))
+            axis.fill_between([*curve], low, high, color=color, alpha=0.2, linewidth=0)
     axis.set(xlabel="iteration", ylabel=panel.label)
     axis.locator_params(axis="x", integer=True)
     axis.set_ylim(0, 100 if panel.factor == 100 else None)

@@ -8,14 +8,14 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from arpo.apps.run_files import WRONG, read_files
 from arpo.errors import ConfigError
+from arpo.evaluation.run_folder import WRONG, read_folder
 
 SUCCESS = "rollout/success_rate"
 FILES = ("config.yaml", "metrics.jsonl", "run.json")
-"""What the folder of a run has; one of them is enough to take it for one."""
+"""Files in the folder of a run, any of which marks it as one."""
 CUT = re.compile(r".*-[0-9a-f]{16}|.{80}-[0-9a-f]{8}")
-"""The name of a folder that does not say its overrides, from `arpo.run.folder`; it made the second form before."""
+"""The name of a folder that lacks overrides, from `arpo.run.folder`; it made the second form before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Start:
     status: str
     """`finished`, `running`, or how it ended early."""
     commit: str
-    """Ten digits; a checkout with local changes is said to be one; empty where nobody knows it."""
+    """Ten digits, and whether there were local changes; empty where it is not known."""
     machine: str
 
 
@@ -48,12 +48,10 @@ class Run:
     starts: tuple[Start, ...]
     evaluations: Mapping[int, Mapping[str, float | None]]
     """Success rate by task list, by iteration."""
-    evaluation_s: float
-    """Seconds of all evaluations."""
 
     @property
     def overrides(self) -> dict[str, str] | None:
-        """The overrides that its folder is named by, without the seed; None where the name does not say them."""
+        """The overrides that its folder is named by, without the seed; None where the name lacks them."""
         if CUT.fullmatch(self.directory.name):
             return None
         parts = [part.partition("=") for part in self.directory.name.split(",")]
@@ -61,7 +59,7 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """The reason why nothing can be said about its end yet; empty where it has one."""
+        """The reason why its end is not known yet; empty where it has one."""
         status = self.starts[-1].status if self.starts else "finished"
         if self.iterations and len(self.iterations) != self.budget:
             return f"{len(self.iterations)} of {self.budget} iterations"
@@ -81,27 +79,20 @@ class Run:
         """The commits of its starts, as far as they are known."""
         return frozenset(start.commit for start in self.starts if start.commit)
 
-    def total(self, metric: str) -> float:
-        """Return the sum of a metric over the iterations."""
-        return sum(line.get(metric) or 0.0 for line in self.iterations)
-
 
 def find_runs(patterns: Sequence[str]) -> list[Path]:
     """Return the folders of the runs that patterns name, sorted; a folder of runs stands for the runs in it."""
     found: set[Path] = set()
     for pattern in patterns:
         named = [Path(pattern)] if Path(pattern).exists() else [Path(name) for name in glob(pattern)]
-        runs = {path for folder in named for path in (folder, *_children(folder)) if _is_run(path)}
+        children = [path for folder in named if folder.is_dir() and not _is_run(folder) for path in folder.iterdir()]
+        runs = {path for path in (*named, *children) if _is_run(path)}
         if not runs:
             raise ConfigError(
                 f"no run is at {pattern}: name folders of runs, or of several, such as 'outputs/replay_ablation/*'"
             )
         found |= runs
     return sorted(found)
-
-
-def _children(folder: Path) -> list[Path]:
-    return [] if not folder.is_dir() or _is_run(folder) else sorted(folder.iterdir())
 
 
 def _is_run(folder: Path) -> bool:
@@ -126,10 +117,10 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 def read_run(folder: Path) -> Run:
     """Read one run."""
-    files = read_files(folder)
-    for name, lacking in (("config.yaml", "so nobody knows what was run"), ("metrics.jsonl", "so it has not begun")):
+    files = read_folder(folder)
+    for name in ("config.yaml", "metrics.jsonl"):
         if not (folder / name).exists():
-            raise ConfigError(f"{folder.name}: there is no {name}, {lacking}")
+            raise ConfigError(f"{folder.name}: {name} is missing, so it has not begun or is no run")
     if files.broken:
         raise ConfigError(f"{folder.name}: {files.broken[0]}")
     seed, budget = files.config.get("seed"), files.config.get("iterations")
@@ -146,7 +137,6 @@ def read_run(folder: Path) -> Run:
             iteration: {listed: result["overall"]["success_rate"] for listed, result in results.items()}
             for iteration, results in files.evaluations.items()
         },
-        evaluation_s=sum(line.get("time/evaluation") or 0.0 for line in files.metrics),
     )
 
 

@@ -1,24 +1,22 @@
-"""The words for a comparison: Markdown tables, intervals, where numbers come from."""
+"""A comparison as text: Markdown tables, intervals, and the origin of its numbers."""
 
 from collections.abc import Mapping, Sequence
 
-from arpo.apps.comparison.arms import Arm, warnings
-from arpo.apps.comparison.compare import Comparison
-from arpo.apps.comparison.configuration import differing, settings, told_once
-from arpo.apps.comparison.measures import Measure
+from arpo.apps.comparison.arms import Arm, differing, merge_repeated, settings, warnings
+from arpo.apps.comparison.compare import Comparison, Measure
 from arpo.apps.comparison.runs import Run
 from arpo.evaluation.card import table
-from arpo.evaluation.intervals import Difference, Interval, Spread
+from arpo.evaluation.intervals import Difference, Spread
 
 DASH = "–"
 LEVEL = 0.05
 """An adjusted p-value below it shows a difference."""
 KEYS = 20
-"""Differing keys that are told at most."""
+"""Differing keys that are listed at most."""
 
 
 def percent(share: float | None) -> str:
-    """Return a share in percent, or a dash."""
+    """Return a share in percent, or a dash where there is none."""
     return DASH if share is None else f"{100 * share:.1f} %"
 
 
@@ -29,29 +27,19 @@ def written(measure: Measure, value: float | None) -> str:
     return f"{value:.{measure.digits}f}"
 
 
-def gain(measure: Measure, interval: Interval) -> str:
-    """Return a difference in a measure as its kind is written."""
-    if measure.digits is None:
-        return interval.points()
-    return interval.written(lambda value: f"{value:+.{measure.digits}f}")
-
-
 def verdict(found: Difference, adjusted: float | None, count: int) -> str:
-    """Return what a difference shows as one of `count`, from its p-value adjusted for all of them."""
+    """Return the verdict on one of `count` differences, by its p-value adjusted for all of them."""
     if adjusted is None:
-        return "one seed says little"
+        return "one seed shows little"
     higher = "higher" if found.interval.mean > 0 else "lower"
     shown = higher if adjusted < LEVEL else "not shown to differ"
     return shown if count == 1 else f"{shown} (p {found.p_value:.3f}, Holm of {count}: {adjusted:.3f})"
 
 
-# --- tables ---------------------------------------------------------------------------------------------------------
-
-
-def means(comparison: Comparison) -> list[list[str]]:
+def means(comparison: Comparison, measures: Sequence[Measure]) -> list[list[str]]:
     """Return a row a measure and a column an arm, the header first: mean ± deviation and the 95 % interval."""
     rows = [["mean ± deviation over seeds [95 % interval]", *(arm.name for arm in comparison.arms)]]
-    for measure in comparison.measures:
+    for measure in measures:
         cells = [spread_words(measure, comparison.spread(arm, measure.key)) for arm in comparison.arms]
         rows.append([measure.words, *cells])
     return [*rows, ["seeds", *(", ".join(map(str, arm.runs)) or DASH for arm in comparison.arms)]]
@@ -72,28 +60,28 @@ def spread_words(measure: Measure, found: Spread | None) -> str:
 def differences(comparison: Comparison) -> list[str]:
     """Return a sentence for each arm and measure that is compared, and one for each arm that is not."""
     reference, adjusted = comparison.reference.name, comparison.adjusted()
-    said = []
+    lines = []
     for arm in comparison.others:
         if arm.name in comparison.obstacles:
-            said.append(f"*{arm.name}* is not compared with *{reference}*: {comparison.obstacles[arm.name]}.")
+            lines.append(f"*{arm.name}* is not compared with *{reference}*: {comparison.obstacles[arm.name]}.")
             continue
         for measure in comparison.measures:
             if not measure.is_compared:
                 continue
             found = comparison.difference(arm, measure.key)
             if found is None:
-                said.append(f"*{arm.name}*, {measure.words}: not known of one of the two.")
+                lines.append(f"*{arm.name}*, {measure.words}: not known of one of the two.")
+                continue
+            count = len(found.seeds)
+            paired = f"{count} paired seed{'s' * (count != 1)} ({', '.join(map(str, found.seeds))})"
+            seeds = paired if found.seeds else "not paired, because they share no seed (Welch)"
+            if measure.digits is None:
+                gained = found.interval.points()
             else:
-                how = f"{_seeds(found)}; {verdict(found, adjusted.get((arm.name, measure.key)), len(adjusted))}"
-                said.append(f"*{arm.name}*, {measure.words}: **{gain(measure, found.interval)}**, {how}.")
-    return said
-
-
-def _seeds(found: Difference) -> str:
-    if not found.seeds:
-        return "not paired, because they share no seed (Welch)"
-    count = len(found.seeds)
-    return f"{count} paired seed{'s' * (count != 1)} ({', '.join(map(str, found.seeds))})"
+                gained = found.interval.written(f"{{:+.{measure.digits}f}}".format)
+            shown = verdict(found, adjusted.get((arm.name, measure.key)), len(adjusted))
+            lines.append(f"*{arm.name}*, {measure.words}: **{gained}**, {seeds}; {shown}.")
+    return lines
 
 
 def runs(comparison: Comparison, measure: Measure) -> list[list[str]]:
@@ -107,7 +95,7 @@ def runs(comparison: Comparison, measure: Measure) -> list[list[str]]:
 def settings_table(arms: Sequence[Arm]) -> list[list[str]]:
     """Return a row for each key in which the arms differ and a column an arm, the header first."""
     of_arms = [next(iter(arm.runs.values())) for arm in arms if arm.runs]
-    keys = told_once(differing(settings(of_arms)))
+    keys = merge_repeated(differing(settings(of_arms)))
     lines = [[f"`{key}`", *values] for key, values in keys.items()]
     more = [[f"and {len(lines) - KEYS} more", *("" for _ in of_arms)]] if len(lines) > KEYS else []
     return [["what differs", *(arm.name for arm in arms if arm.runs)], *lines[:KEYS], *more]
@@ -116,7 +104,7 @@ def settings_table(arms: Sequence[Arm]) -> list[list[str]]:
 def report(comparison: Comparison) -> str:
     """Return everything as Markdown."""
     compared = [measure for measure in comparison.measures if measure.is_compared]
-    tables = [means(comparison)]
+    tables = [means(comparison, comparison.measures)]
     tables += [runs(comparison, compared[0])] if compared else []
     tables += [settings_table(comparison.arms)] if comparison.others else []
     parts = [
@@ -133,9 +121,6 @@ def _listed(title: str, lines: Sequence[str]) -> list[str]:
     return [title, "\n".join(f"- {line}" for line in lines)] if lines else []
 
 
-# --- origin ---------------------------------------------------------------------------------------------------------
-
-
 def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return the commits, machines and days that runs came from."""
     starts = [start for run in runs for start in run.starts]
@@ -148,7 +133,7 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def origin(where: Mapping[str, Sequence[str]]) -> str:
-    """Return one line that says where numbers come from."""
+    """Return the origin of numbers as one line."""
     return (
         f"Commit {', '.join(where['commits'])}; machine: {'; '.join(where['machines'])}; {', '.join(where['days'])}."
     )

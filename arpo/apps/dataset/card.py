@@ -1,14 +1,105 @@
-"""The data card: where the episodes come from, what they are, and what each column means."""
+"""The columns of a dataset of episodes, a row each with pictures inside, and the data card that explains them."""
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from arpo.algorithms.rewards import is_success
-from arpo.apps.dataset.columns import STEP, TRAJECTORY
 from arpo.evaluation.card import made_by, table
-from arpo.types import Trajectory
+from arpo.types import Step, Trajectory, screenshot_key
+
+TEXT, WHOLE, REAL = ({"dtype": name, "_type": "Value"} for name in ("string", "int64", "float64"))
+PICTURE = {"_type": "Image"}
+"""A PNG, which `datasets` decodes when it is asked for."""
+
+STEP: dict[str, tuple[Any, str]] = {
+    "screenshot": (PICTURE, "the screen that was answered"),
+    "width": (WHOLE, "of the screen, in pixels"),
+    "height": (WHOLE, "of the screen, in pixels"),
+    "response": (TEXT, "the response of the policy"),
+    "action": (TEXT, "the action, in pixels of the screen; empty where the response was none"),
+    "parse_error": (TEXT, "the reason why the response was no action; empty where it was one"),
+    "reward": (REAL, "of the environment, beside the verdict; 0 unless it gives one"),
+    "prompt_ids": ([WHOLE], "token ids appended to the context before the response, one id for the screenshot"),
+    "response_ids": ([WHOLE], "token ids that were sampled"),
+    "sampler_logprobs": ([REAL], "log-probability of each of them, of the engine that sampled it"),
+    "policy_version": (WHOLE, "updates that the weights had seen which sampled it"),
+    "patch": (
+        TEXT,
+        "text that later responses read in the place of this one: an expert's answer; empty where it stayed",
+    ),
+    "patch_ids": ([WHOLE], "token ids of that"),
+}
+"""Feature and meaning of each column of a step."""
+TRAJECTORY: dict[str, tuple[Any, str]] = {
+    "id": (TEXT, "`<iteration>/<group>/<member>`; `<split>-<iteration>/…` in another split than `train`"),
+    "task_id": (TEXT, "the task, with the seed of its page where it has one"),
+    "domain": (TEXT, "the web page or application"),
+    "instruction": (TEXT, "the goal as text"),
+    "outcome": (TEXT, "how the episode ended"),
+    "task_reward": (REAL, "the checker's verdict, from 0 to 1"),
+    "format_reward": (REAL, "0, or -1 where a response was no action"),
+    "steps": ([{name: feature for name, (feature, _) in STEP.items()}], "observations and responses, in order"),
+    "last_screenshot": (PICTURE, "the screen after the last action; null where it was not taken"),
+    "seed": (WHOLE, "of the episode"),
+    "image_window": (WHOLE, "screenshots that a response saw; null where it saw all"),
+    "sampling": (TEXT, "fingerprint of the settings that it was sampled with"),
+    "duration_s": (REAL, "seconds that the episode took"),
+}
+"""Feature, as `datasets` writes it in JSON, and meaning of each column."""
+FEATURES = {name: feature for name, (feature, _) in TRAJECTORY.items()}
+
+
+def row(trajectory: Trajectory) -> dict[str, Any]:
+    """Return a trajectory, with its screenshots, as a row.
+
+    Text that UTF-8 has no bytes for, such as half of a surrogate pair, becomes question marks.
+    """
+    shown = trajectory.screenshots
+    special = {
+        "steps": [_fields(step, STEP, {"screenshot": _picture(step.screenshot, shown)}) for step in trajectory.steps],
+        "last_screenshot": _picture(trajectory.last_screenshot, shown),
+    }
+    return _fields(trajectory, TRAJECTORY, special)
+
+
+def trajectory_of(row: Mapping[str, Any]) -> Trajectory:
+    """Return the trajectory of a row, with its screenshots by their bytes; columns of later versions may lack.
+
+    Raises:
+        ValueError: If the row lacks a column, or one holds something else than `row` writes; TypeError of a picture.
+    """
+    screenshots: dict[str, bytes] = {}
+
+    def kept(picture: Mapping[str, Any] | None) -> str:
+        if picture is None:
+            return ""
+        key = screenshot_key(picture["bytes"])
+        screenshots[key] = picture["bytes"]
+        return key
+
+    steps = [{**step, "screenshot": kept(step["screenshot"])} for step in row["steps"]]
+    record = {**row, "steps": steps, "last_screenshot": kept(row["last_screenshot"])}
+    return replace(msgspec.convert(record, Trajectory), screenshots=screenshots)
+
+
+def _fields(record: Trajectory | Step, columns: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: special[name] if name in special else _plain(getattr(record, name)) for name in columns}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _picture(key: str, screenshots: Mapping[str, bytes]) -> dict[str, Any] | None:
+    return {"bytes": screenshots[key], "path": f"{key}.png"} if key else None
+
 
 SUCCESS = 0.5
 """An episode counts as a success in the card when its task reward lies above this."""
@@ -38,10 +129,7 @@ class Census:
 def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
     """Return the text of the card, with the header by which `datasets` finds the files.
 
-    Args:
-        name: The title.
-        censuses: By split.
-        origin: The folder of the run: its `run.json`, where there is one, says what made the episodes.
+    The `run.json` in the folder of the run (`origin`), where there is one, names the command that made the episodes.
     """
     files = "".join(f"  - split: {split}\n    path: data/{split}.parquet\n" for split in censuses)
     header = f"configs:\n- config_name: default\n  data_files:\n{files}tags:\n- gui-agent\n- reinforcement-learning\n"

@@ -1,4 +1,7 @@
-"""Episodes as Parquet files, one a split: python -m arpo episodes outputs/arpo_miniwob/default --to parquet."""
+"""Episodes as Parquet files, one a split, and back: python -m arpo episodes outputs/arpo_miniwob/default --to parquet.
+
+Parquet takes the package pyarrow, which nothing else here needs.
+"""
 
 import argparse
 import json
@@ -7,10 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo.apps.dataset.arrow import pyarrow
-from arpo.apps.dataset.card import Census, data_card
-from arpo.apps.dataset.columns import FEATURES, row
-from arpo.apps.dataset.restoring import restore
+from arpo.apps.dataset.card import FEATURES, Census, data_card, row, trajectory_of
 from arpo.errors import ConfigError
 from arpo.host.files import atomically
 from arpo.rollout.storage import TrajectoryStore, store_of
@@ -20,12 +20,14 @@ log = logging.getLogger(__name__)
 
 ROWS = 64
 """Rows of a group at most, which a reader may have in memory at the same time."""
+RESTORED_ROWS = 16
+"""Rows that are read at the same time, pictures and all."""
 GROUP_BYTES = 200_000_000
 """Bytes of a group at most, but that a larger episode has one of its own. `datasets` reads a group whole, and Arrow
 cannot put more than 2 GiB of pictures into one column that is nested."""
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Export the episodes of a run and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m arpo episodes", description="Write episodes as a dataset, or back."
@@ -33,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, help="the folder of the run, such as outputs/arpo_miniwob/default")
     parser.add_argument("--to", choices=["parquet", "store"], required=True, help="store: what a dataset was made of")
     parser.add_argument("--out", type=Path, help="the folder to write; RUN/parquet or RUN/store by default")
-    asked = parser.parse_args(words)
+    asked = parser.parse_args(arguments)
     directory = asked.out or asked.run / asked.to
     try:
         if asked.to == "store":
@@ -47,15 +49,21 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
+def pyarrow() -> Any:
+    """Return the package, with its module `parquet`."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(
+            "Parquet files need the package pyarrow, which is not installed: `uv pip install pyarrow`, then try again"
+        ) from error
+    return pyarrow
+
+
 def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
-    """Write the episodes of a run as a folder that `datasets.load_dataset` loads, whole or not at all.
+    """Write the episodes of a run or store as a folder for `datasets.load_dataset`, and return the numbers by split.
 
-    Args:
-        source: The folder of a run, or a trajectory store.
-        directory: The folder to write; must not exist.
-
-    Returns:
-        What was written, by split.
+    It is written whole or not at all, and must not exist yet.
     """
     store = TrajectoryStore(store_of(source))
     splits = sorted({split for split, _ in store.iterations()})
@@ -74,17 +82,14 @@ def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
             del censuses[split]
         if not censuses:
             raise _no_episodes(source)
-        (partial / "README.md").write_text(data_card(_title(source), censuses, source), encoding="utf-8")
+        (partial / "README.md").write_text(
+            data_card(" ".join(source.resolve().parts[-2:]), censuses, source), encoding="utf-8"
+        )
     return censuses
 
 
 def _no_episodes(source: Path) -> ConfigError:
     return ConfigError(f"{source} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default")
-
-
-def _title(source: Path) -> str:
-    """Return the experiment and the name of a run."""
-    return " ".join(source.resolve().parts[-2:])
 
 
 def _episodes(store: TrajectoryStore, split: str) -> Iterator[Trajectory]:
@@ -134,3 +139,29 @@ def _schema() -> Any:
 
     fields = [pa.field(name, arrow(feature)) for name, feature in FEATURES.items()]
     return pa.schema(fields, metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})})
+
+
+def restore(dataset: Path, directory: Path) -> int:
+    """Write the episodes of a dataset as a trajectory store, whole or not at all, and return how many there were."""
+    files = sorted((dataset / "data").glob("*.parquet"))
+    if not files:
+        raise ConfigError(f"{dataset} holds no dataset: name the folder that `--to parquet` wrote, as RUN/parquet")
+    if directory.exists():
+        raise ConfigError(f"{directory} exists: name another folder with --out, or delete that one")
+    count = 0
+    with atomically(directory) as partial:
+        store = TrajectoryStore(partial)
+        for file in files:
+            for trajectory in _read(file):
+                store.write(trajectory)
+                count += 1
+    return count
+
+
+def _read(file: Path) -> Iterator[Trajectory]:
+    pa = pyarrow()
+    try:
+        for batch in pa.parquet.ParquetFile(file).iter_batches(batch_size=RESTORED_ROWS):
+            yield from map(trajectory_of, batch.to_pylist())
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file} is not of a dataset of episodes: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""A plan of a run from its configuration: what it needs, whether it fits, and what would help.
+"""A plan of a run from its configuration: its needs, whether it fits, and the settings that would help.
 
 python -m arpo plan experiment=arpo_subset32 gpus=8 gpu=h100-80
 """
@@ -15,46 +15,31 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.apps.plan.advice import advise
-from arpo.apps.plan.costs import (
-    Work,
-    cache_bytes,
-    disk_gib,
-    host_gib,
-    offload_seconds,
-    selective_mfu,
-    serving,
-    sleep_seconds,
-    sync_bytes,
-    sync_seconds,
-    update_flops,
-    update_seconds,
-)
+from arpo.apps.plan import costs
+from arpo.apps.plan.costs import Case, Offloaded, Work
+from arpo.apps.plan.fake import stand_in
 from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds, Layout, Strategy
-from arpo.apps.plan.longest import Longest
-from arpo.apps.plan.model import stand_in
-from arpo.apps.plan.report import Plan
-from arpo.apps.plan.update import Simulated, simulate
-from arpo.display.tables import print_table
-from arpo.errors import ArpoError, ConfigError, check_positive
+from arpo.apps.plan.longest import WorstCaseTrajectory
+from arpo.apps.plan.report import Plan, Row, advise, if_any
+from arpo.apps.plan.update import simulate
+from arpo.errors import ArpoError, ConfigError
 from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import Budget
+from arpo.host.terminal import print_table
 from arpo.models.family import family_named
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.offline.base import OfflineModule
-from arpo.run.before.words import CONF
-from arpo.run.build import build, check_numbers, check_update, engines_sleep, imitates, method_of, rolls_out
+from arpo.run.build import build, engines_sleep, imitates, method_of, rolls_out
 from arpo.run.build import compose as compose_file
-from arpo.run.check import check_model
+from arpo.run.choices import CONF, short_choices
+from arpo.run.rules import CLASSES, NUMBERS, check_rules, the_model_suits_the_run, the_update_can_learn
 
 log = logging.getLogger(__name__)
 
 NO_GPU = ("training GPU", "0.0 GiB", "a warm start teaches a tiny model, which a CPU trains")
 PASSES_BEFORE = {"successes": 0.0, "pairs": 1.0, "every_episode": 3.0}
 """Forwards of the policy for each trajectory before an offline update, by the examples that it learns from."""
-ENGINES = ("engine.make_engine", "engine")
-"""Keys of an engine in a fleet, and of one in the trainer's process."""
 VLLM = "arpo.inference.vllm.VllmEngine"
 SHARE = "engine_args.gpu_memory_utilization"
 DIVIDED = "engine_args.tensor_parallel_size"
@@ -71,15 +56,15 @@ def main(overrides: Sequence[str]) -> int:
     try:
         cfg = compose(overrides)
         if imitates(cfg):
-            check_model(cfg)
+            check_rules(cfg, [the_model_suits_the_run])
             print_table([("what", "figure", "from"), NO_GPU], title=cfg.name, caption="It fits: it needs no GPU.")
             return 0
         plan = estimate(cfg)
-        title = f"{plan.name} on {plan.layout.gpus} x {plan.gpu.name}"
+        title = f"{cfg.name} on {plan.case.layout.gpus} x {plan.case.gpu.name}"
         print_table(plan.rows(), title=title, caption=plan.verdict())
         if plan.troubles():
             table, caption = advise(plan, candidates(compose(overrides), plan), partial(_with, overrides))
-            print_table(table, title="What would help most", caption=caption)
+            print_table(table, title="The settings that help most", caption=caption)
     except (ArpoError, HydraException, OmegaConfBaseException) as error:
         log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
         return 2
@@ -95,7 +80,7 @@ def _with(overrides: Sequence[str], settings: Sequence[str]) -> Plan | None:
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:
-    """Return conf/plan.yaml with what a person typed."""
+    """Return conf/plan.yaml with the overrides of the command line."""
     return compose_file("plan", overrides)
 
 
@@ -105,7 +90,7 @@ def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
     numbers = {key: value for key, value in own.items() if key not in ("defaults", "paths")}
     for group, choice in (chosen for entry in own["defaults"] if isinstance(entry, dict) for chosen in entry.items()):
         if not group.startswith("optional "):  # a shape, of which a run that can start has no need
-            numbers[group] = OmegaConf.load(CONF / group / f"{choice}.yaml")
+            numbers[group] = short_choices()[group][choice]
     here = {
         "gpu": {"name": "GPU here", "memory_gib": memory_gib},
         "assumptions": {"cache_share": 0.0},  # PyTorch gives its cache back before it runs out
@@ -118,14 +103,20 @@ def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
 def estimate(cfg: DictConfig) -> Plan:
     """Return the plan of a configuration."""
     gpu: Gpu = build(cfg.gpu)
-    check_model(cfg)
-    check_numbers(cfg)
-    check_update(cfg)
-    layout = layout_of(cfg)
+    check_rules(cfg, NUMBERS, [the_update_can_learn])
+    check_rules(cfg, CLASSES)
+    layout, settings, (width, height) = layout_of(cfg), cfg.rollout.settings, cfg.screen
     with policy_directory(cfg) as path:
-        longest = longest_of(cfg, ChatTokenizer(path))
+        longest = WorstCaseTrajectory(
+            max_context=settings.max_context,
+            max_steps=settings.max_steps,
+            max_tokens=settings.max_tokens,
+            screen=(width, height),
+            image_tokens=ChatTokenizer(path).image_tokens(width, height),
+            image_window=settings.image_window,
+        )
         cfg.model.path = str(path)
-        cfg.model.policy._target_ = "arpo.apps.plan.model.WeightlessPolicy"
+        cfg.model.policy._target_ = "arpo.apps.plan.fake.WeightlessPolicy"
         if teacher := cfg.module.get("teacher"):
             teacher._target_ = cfg.model.policy._target_
             teacher.path = teacher.path if (Path(teacher.path) / "config.json").exists() else str(path)
@@ -137,84 +128,86 @@ def estimate(cfg: DictConfig) -> Plan:
         simulated = simulate(
             module, longest, strategy=layout.strategy, ranks=ranks, iterations=length, buckets=buckets
         )
-    return _plan(cfg, gpu, layout, longest, simulated)
-
-
-def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated: Simulated) -> Plan:
-    given, weights, shape = cfg.assumptions, simulated.weights, simulated.shape
-    check_positive(mfu=given.mfu)
-    speeds = HostSpeeds(**given.gb_s)
-    work = work_of(cfg)
-    flops = update_flops(shape, weights, longest, work)
-    selective = cfg.model.policy.get("gradient_checkpointing") == "selective"
-    mfu = selective_mfu(given.mfu, shape, weights, longest, work) if selective else given.mfu
-    size = sync_bytes(weights)
-    share = engine_share(cfg)
+    case = Case(simulated.shape, simulated.weights, longest, work_of(cfg), layout, gpu)
+    given, share = cfg.assumptions, engine_share(cfg)
     resident = simulated.resident / GIB if layout.name == "colocated" else 0.0
-    budget = OmegaConf.select(cfg, "requires.budget")
     return Plan(
-        name=cfg.name,
-        gpu=gpu,
-        layout=layout,
-        longest=longest,
-        weights=weights,
+        case=case,
         peak=simulated.peak,
-        offloaded=simulated.offloaded,
         reserve_gib=given.reserve_gib,
-        cache_gib=cache_bytes(simulated.peak, given.cache_share) / GIB,
+        cache_gib=costs.cache_bytes(simulated.peak, given.cache_share) / GIB,
         engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib),
-        serving=serving(shape, weights, longest, gpu, share=share, beside=resident, gpus=layout.gpus_of_engine),
-        environments=cfg.env.size,
-        sync_bytes=size,
-        sync_s=sync_seconds(size, layout, work, gpu, speeds),
-        sleep_s=sleep_seconds(weights, layout, work, speeds),
-        update_flops=flops,
-        update_s=update_seconds(flops, longest, work, layout, gpu, mfu),
-        offload_s=offload_seconds(simulated.offloaded, longest, work, layout, gpu),
-        iterations=cfg.iterations,
-        mfu=mfu,
-        host=host_gib(
-            shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb, given.asleep_host
-        ),
-        disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
-        desktops="" if budget is None else Budget(**budget).needs(),
+        serving=costs.serving(case, share=share, beside=resident),
+        costs=[*_time_rows(cfg, case, simulated.offloaded), *_host_rows(cfg, case, simulated.offloaded)],
     )
 
 
+def _time_rows(cfg: DictConfig, case: Case, offloaded: Offloaded) -> list[Row]:
+    mfu, speeds = cfg.assumptions.mfu, HostSpeeds(**cfg.assumptions.gb_s)
+    if cfg.model.policy.get("gradient_checkpointing") == "selective":
+        mfu = costs.selective_mfu(mfu, case)
+    flops = costs.update_flops(case)
+    update_s, offload_s = costs.update_seconds(flops, case, mfu), costs.offload_seconds(offloaded, case)
+    legs, sleep_s = costs.sync_seconds(case, speeds), costs.sleep_seconds(case, speeds)
+    sync_s = sum(legs.values())
+    hours = cfg.iterations * (update_s + offload_s + sync_s + sleep_s) / 3600
+    each_leg = ", ".join(f"{leg} {seconds:.1f}" for leg, seconds in legs.items())
+    rollouts = f"{cfg.iterations} iterations; rollouts take what the desktops take"
+    return [
+        ("weight sync", f"{sync_s:.1f} s", f"{case.sync_bytes / 1e9:.2f} GB: {each_leg}"),
+        ("engines asleep and awake", if_any(sleep_s, "s"), "an iteration"),
+        ("update of a trajectory", f"{flops / 1e15:.1f} PFLOP", "without what checkpointing repeats"),
+        ("updates of an iteration", f"{update_s:.0f} s", f"at an MFU of {100 * mfu:.0f} %"),
+        ("price of offloading", if_any(offload_s, "s"), "an iteration, on top"),
+        ("updates and syncs of the run", f"{hours:.1f} h", rollouts),
+    ]
+
+
+def _host_rows(cfg: DictConfig, case: Case, offloaded: Offloaded) -> list[Row]:
+    given = cfg.assumptions
+    host = costs.host_gib(case, offloaded, given.screenshot_mb, given.asleep_host)
+    disk = costs.disk_gib(case, cfg.callbacks.checkpoint.keep, given.screenshot_mb)
+    budget = OmegaConf.select(cfg, "requires.budget")
+    return [
+        ("offloaded to the host: moments", if_any(offloaded.optimizer / GIB, "GiB"), "a training GPU"),
+        ("offloaded to the host: activations", if_any(offloaded.activations / GIB, "GiB"), "a training GPU"),
+        *((f"host memory: {name}", f"{gib:.1f} GiB", "") for name, gib in host.items() if gib >= 0.05),
+        ("host memory, first node", f"{sum(host.values()):.0f} GiB", "desktops on it come on top"),
+        *((f"disk: {name}", f"{gib:.0f} GiB", "") for name, gib in disk.items()),
+        ("desktops", "" if budget is None else Budget(**budget).needs(), "requires.budget"),
+    ]
+
+
 def work_of(cfg: DictConfig) -> Work:
-    """Return what an iteration does, as the configuration has it."""
+    """Return the work of an iteration, as the configuration has it."""
+    shared = {
+        "iterations": cfg.iterations,
+        "environments": cfg.env.size,
+        "fleet": "make_engine" in cfg.engine,
+        "sleeps": engines_sleep(cfg),
+    }
     if not rolls_out(cfg):
-        return _offline_work(cfg)
+        examples = cfg.datamodule.examples._target_.rpartition(".")[2]
+        steps = cfg.datamodule.steps // cfg.iterations
+        return Work(
+            trajectories=steps * cfg.datamodule.batch_size * (2 if examples == "pairs" else 1),
+            minibatches=steps,
+            epochs=1,
+            reference=cfg.module.get("reference") is not None,
+            passes_before=PASSES_BEFORE.get(examples, 1.0),
+            recorded=False,
+            **shared,
+        )
     needs = method_of(cfg).needs
     return Work(
         trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
         minibatches=cfg.module.minibatches,
         epochs=cfg.module.epochs,
-        iterations=cfg.iterations,
         reference=needs.reference or needs.teacher,
-        environments=cfg.env.size,
         kept_steps=cfg.module.objective.high_entropy_steps,
         scores=needs.scores,
-        fleet="make_engine" in cfg.engine,
-        sleeps=engines_sleep(cfg),
         recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
-    )
-
-
-def _offline_work(cfg: DictConfig) -> Work:
-    examples = cfg.datamodule.examples._target_.rpartition(".")[2]
-    steps = cfg.datamodule.steps // cfg.iterations
-    return Work(
-        trajectories=steps * cfg.datamodule.batch_size * (2 if examples == "pairs" else 1),
-        minibatches=steps,
-        epochs=1,
-        iterations=cfg.iterations,
-        reference=cfg.module.get("reference") is not None,
-        environments=cfg.env.size,
-        passes_before=PASSES_BEFORE.get(examples, 1.0),
-        fleet="make_engine" in cfg.engine,
-        sleeps=engines_sleep(cfg),
-        recorded=False,
+        **shared,
     )
 
 
@@ -229,13 +222,12 @@ def _is_vllm(cfg: DictConfig) -> bool:
 
 
 def _engine_key(cfg: DictConfig) -> str:
-    return ENGINES["make_engine" not in cfg.engine]
+    return "engine.make_engine" if "make_engine" in cfg.engine else "engine"
 
 
 def _of_engine(cfg: DictConfig, argument: str) -> Any:
     """Return an argument of vLLM's, None where the configuration leaves it to vLLM."""
-    found = (OmegaConf.select(cfg, f"{key}.{argument}") for key in ENGINES)
-    return next((value for value in found if value is not None), None)
+    return OmegaConf.select(cfg, f"{_engine_key(cfg)}.{argument}")
 
 
 def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
@@ -246,10 +238,14 @@ def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
 
 
 def layout_of(cfg: DictConfig) -> Layout:
-    """Return which GPUs train and which serve, as `layout=` has set it."""
+    """Return the division of the GPUs between training and serving, as `layout=` has set it."""
     nodes = OmegaConf.select(cfg, "trainer.num_nodes", default=1)
     serving = OmegaConf.select(cfg, "serving_gpus", default=0) * nodes
-    strategy = _strategy(OmegaConf.select(cfg, "trainer.strategy"))
+    node = OmegaConf.select(cfg, "trainer.strategy")
+    target = node.get("_target_") if isinstance(node, DictConfig) else node
+    if target is not None and target not in STRATEGIES:
+        raise ConfigError(f"there is no plan for trainer.strategy={target}: choose trainer=default, ddp or fsdp")
+    strategy = STRATEGIES.get(target, "single")
     alone = strategy == "single" and "make_engine" not in cfg.engine  # one process is trainer and engine
     return Layout(
         name="split" if serving else "colocated",
@@ -258,29 +254,6 @@ def layout_of(cfg: DictConfig) -> Layout:
         nodes=nodes,
         engine_gpus=serving,
         gpus_of_engine=_of_engine(cfg, DIVIDED) or 1,
-    )
-
-
-def _strategy(node: DictConfig | str | None) -> Strategy:
-    if node is None:
-        return "single"
-    target = node if isinstance(node, str) else node.get("_target_")
-    if target not in STRATEGIES:
-        raise ConfigError(f"there is no plan for trainer.strategy={target}: choose trainer=default, ddp or fsdp")
-    return STRATEGIES[target]
-
-
-def longest_of(cfg: DictConfig, chat: ChatTokenizer) -> Longest:
-    """Return the longest trajectory of an experiment."""
-    settings = cfg.rollout.settings
-    width, height = cfg.screen
-    return Longest(
-        max_context=settings.max_context,
-        max_steps=settings.max_steps,
-        max_tokens=settings.max_tokens,
-        screen=(width, height),
-        image_tokens=chat.image_tokens(width, height),
-        image_window=settings.image_window,
     )
 
 
@@ -296,7 +269,7 @@ def policy_directory(cfg: DictConfig) -> Iterator[Path]:
     else:
         if "architecture" not in cfg:
             raise ConfigError(
-                "there is no checkpoint at model.path, and no file of conf/architecture has the name of the model: "
+                "there is no checkpoint at model.path, and no file of arpo/models/shapes has the name of the model: "
                 "download it, or choose a model of its shape, such as architecture=qwen2_5_vl_7b"
             )
         architecture: Any = OmegaConf.to_container(cfg.architecture, resolve=True)
@@ -309,33 +282,30 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
 
     First those that cost time alone, then more GPUs, then those by which less is trained or seen.
     """
-    policy, settings = cfg.model.policy, cfg.rollout.settings
-    several = plan.layout.gpus - plan.layout.engine_gpus > 1
+    policy, settings, layout = cfg.model.policy, cfg.rollout.settings, plan.case.layout
+    several = layout.gpus - layout.engine_gpus > 1
     tokens = settings.max_context // 2
     sleeps = engines_sleep(cfg)
-    key, share = f"{_engine_key(cfg)}.{SHARE}", _share_left(plan, sleeps=sleeps)
+    key = f"{_engine_key(cfg)}.{SHARE}"
+    # The share of a GPU that its trainer leaves, at rest where the engine sleeps meanwhile, in twentieths.
+    taken = plan.serving.beside_gib + plan.reserve_gib if sleeps else plan.training_gib - plan.engine_gib
+    share = int(20 * (plan.case.gpu.memory_gib - taken) / plan.case.gpu.memory_gib) / 20
     offers = {
-        _setting(cfg, key, share): _is_vllm(cfg) and plan.layout.name != "split" and 0 < share != engine_share(cfg),
-        "trainer=fsdp": several and plan.layout.strategy != "fsdp" and not method_of(cfg).needs.values,
+        _setting(cfg, key, share): _is_vllm(cfg) and layout.name != "split" and 0 < share != engine_share(cfg),
+        "trainer=fsdp": several and layout.strategy != "fsdp" and not method_of(cfg).needs.values,
         f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",
         _setting(cfg, "model.policy.gradient_checkpointing", "true"): policy.get("gradient_checkpointing") is not True,
         "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)
         and not policy.get("offload_activations", False),
         "layout=colocated": not sleeps and not settings.get("max_policy_lag"),
         "layout=split": several and sleeps,
-        f"gpus={2 * plan.layout.gpus}": plan.layout.strategy == "fsdp",
+        f"gpus={2 * layout.gpus}": layout.strategy == "fsdp",
         _setting(cfg, "model.policy.train_vision", "false"): policy.get("train_vision", True)
         and policy.get("lora") is None,
         f"model={cfg.lora_model}": policy.get("lora") is None and cfg.model.get("grammar") == "ui_tars",
         f"rollout.settings.max_context={tokens} module.micro_batch_tokens={tokens}": tokens > 8192,
     }
     return [setting for setting, offered in offers.items() if offered]
-
-
-def _share_left(plan: Plan, *, sleeps: bool) -> float:
-    """Return the share of a GPU that its trainer leaves: at rest, where the engine sleeps meanwhile; in twentieths."""
-    taken = plan.serving.beside_gib + plan.reserve_gib if sleeps else plan.training_gib - plan.engine_gib
-    return int(20 * (plan.gpu.memory_gib - taken) / plan.gpu.memory_gib) / 20
 
 
 def _setting(cfg: DictConfig, key: str, value: object) -> str:

@@ -7,11 +7,12 @@ from math import ceil
 from transformers import PreTrainedConfig
 
 from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds, Layout
-from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.longest import WorstCaseTrajectory
 from arpo.apps.plan.tracker import Category
+from arpo.bounds import Positive, checked
 from arpo.models.family import family_named
-from arpo.modules.pictures import MOST_FEATURE_BYTES
-from arpo.rollout.updates import NUMBERS
+from arpo.modules.grpo import MOST_FEATURE_BYTES
+from arpo.rollout.storage import NUMBERS
 
 BFLOAT16 = 2
 FLOAT32 = 4
@@ -77,6 +78,40 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Case:
+    """A run as its costs see it."""
+
+    shape: PreTrainedConfig
+    weights: Weights
+    longest: WorstCaseTrajectory
+    work: Work
+    layout: Layout
+    gpu: Gpu
+
+    @property
+    def in_a_row(self) -> int:
+        """Sequences of a minibatch that the busiest rank gets."""
+        sequences = self.work.trajectories * len(self.longest.lengths)
+        return ceil(sequences / self.work.minibatches / self.layout.trainers)
+
+    @property
+    def trained_share(self) -> float:
+        """The share of the sequences of a trajectory that are trained."""
+        kept = self.work.kept_steps
+        return 1.0 if kept is None or self.longest.image_window is None else kept
+
+    @property
+    def sync_bytes(self) -> int:
+        """Bytes of one weight sync, in bfloat16: all weights, or the adapters."""
+        return (self.weights.trained if self.weights.lora else self.weights.total) * BFLOAT16
+
+    @property
+    def asleep_bytes(self) -> int:
+        """Bytes that an engine keeps on the host while it sleeps: beside adapters its base, which no update brings."""
+        return self.weights.total * BFLOAT16 if self.work.sleeps and self.weights.lora else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Flops:
     """The floating-point operations of one forward of a trajectory, over all of its training sequences."""
 
@@ -93,7 +128,7 @@ class Flops:
         return self.language + self.attention + self.vision
 
 
-def forward_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest) -> Flops:
+def forward_flops(shape: PreTrainedConfig, weights: Weights, longest: WorstCaseTrajectory) -> Flops:
     """Return the floating-point operations of one forward of the longest trajectory."""
     text, vision = shape.text_config, shape.vision_config
     language = 2.0 * weights.language * sum(longest.lengths) + 2.0 * weights.head * longest.sampled_tokens
@@ -117,72 +152,47 @@ def backward_flops(flops: Flops, weights: Weights) -> float:
     return language + 2 * flops.attention + (2 * flops.vision if weights.train_vision else 0.0)
 
 
-def update_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest, work: Work) -> float:
-    """Return the floating-point operations of one trajectory in the updates of one iteration.
-
-    What checkpointing computes again is not counted, as usual for an MFU.
-    """
-    flops = forward_flops(shape, weights, longest)
+def update_flops(case: Case) -> float:
+    """Return the operations of one trajectory in the updates of one iteration, without what checkpointing repeats."""
+    work, flops = case.work, forward_flops(case.shape, case.weights, case.longest)
     # Old log-probabilities: once a trajectory, and of a single epoch the first minibatch needs none.
     all_before = work.scores or work.kept_steps is not None or work.epochs > 1
     online = 1.0 if all_before else (work.minibatches - 1) / work.minibatches
     before = online if work.passes_before is None else work.passes_before
-    step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
-    return before * flops.forward + work.epochs * _trained_share(longest, work) * step
+    step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, case.weights)
+    return before * flops.forward + work.epochs * case.trained_share * step
 
 
-def selective_mfu(mfu: float, shape: PreTrainedConfig, weights: Weights, longest: Longest, work: Work) -> float:
+def selective_mfu(mfu: float, case: Case) -> float:
     """Return the MFU of updates with selective checkpointing, from that of the same updates with full checkpointing.
 
     The time gets shorter by the share of attention that is not repeated, as if all operations took equally long.
     """
-    flops, needed = forward_flops(shape, weights, longest), update_flops(shape, weights, longest, work)
-    blocks = flops.language + flops.attention + (flops.vision if weights.train_vision else 0.0)
-    again = work.epochs * _trained_share(longest, work)
+    flops, needed = forward_flops(case.shape, case.weights, case.longest), update_flops(case)
+    blocks = flops.language + flops.attention + (flops.vision if case.weights.train_vision else 0.0)
+    again = case.work.epochs * case.trained_share
     return mfu * (needed + again * blocks) / (needed + again * (blocks - flops.attention))
 
 
-def _trained_share(longest: Longest, work: Work) -> float:
-    """Return the share of the sequences of a trajectory that are trained."""
-    return 1.0 if work.kept_steps is None or longest.image_window is None else work.kept_steps
+@checked
+def update_seconds(flops: float, case: Case, mfu: Positive) -> float:
+    """Return the seconds of the updates of an iteration: a rank computes whole sequences, one after the other."""
+    sequence = flops / len(case.longest.lengths)
+    return sequence * case.in_a_row * case.work.minibatches / (case.gpu.bf16_tflops * 1e12 * mfu)
 
 
-def update_seconds(flops: float, longest: Longest, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:
-    """Return how long the updates of one iteration take: a rank computes whole sequences, one after the other.
-
-    Args:
-        flops: Of one trajectory.
-        longest: The trajectory, which may be several sequences.
-        work: Of the iteration.
-        layout: Says how many ranks share it.
-        gpu: Of a rank.
-        mfu: Share of its peak that an update reaches.
-    """
-    sequence = flops / len(longest.lengths)
-    return sequence * _in_a_row(longest, work, layout) * work.minibatches / (gpu.bf16_tflops * 1e12 * mfu)
+def offload_seconds(offloaded: Offloaded, case: Case) -> float:
+    """Return the seconds in which the updates of one iteration copy between GPU and host and compute nothing."""
+    moved = offloaded.optimizer + case.in_a_row * offloaded.activations
+    return case.work.epochs * case.work.minibatches * 2 * moved / (case.gpu.host_gb_s * 1e9)
 
 
-def offload_seconds(offloaded: Offloaded, longest: Longest, work: Work, layout: Layout, gpu: Gpu) -> float:
-    """Return how long the updates of one iteration copy between GPU and host, while nothing is computed."""
-    moved = offloaded.optimizer + _in_a_row(longest, work, layout) * offloaded.activations
-    return work.epochs * work.minibatches * 2 * moved / (gpu.host_gb_s * 1e9)
-
-
-def _in_a_row(longest: Longest, work: Work, layout: Layout) -> int:
-    """Return how many sequences of a minibatch the busiest rank gets."""
-    return ceil(work.trajectories * len(longest.lengths) / work.minibatches / layout.trainers)
-
-
-def sync_bytes(weights: Weights) -> int:
-    """Return the bytes of one weight sync, in bfloat16: all weights, or the adapters."""
-    return (weights.trained if weights.lora else weights.total) * BFLOAT16
-
-
-def sync_seconds(size: int, layout: Layout, work: Work, gpu: Gpu, speeds: HostSpeeds) -> dict[str, float]:
-    """Return how long each leg of a sync takes, one after the other; all engines of a node read at once."""
+def sync_seconds(case: Case, speeds: HostSpeeds) -> dict[str, float]:
+    """Return the seconds of each leg of a sync, one after the other; all engines of a node read at once."""
+    layout, gpu = case.layout, case.gpu
     link = gpu.network_gb_s if layout.nodes > 1 else gpu.peer_gb_s
     legs = {"gathered from shards": link if layout.strategy == "fsdp" and layout.trainers > 1 else 0.0}
-    if work.fleet:
+    if case.work.fleet:
         legs |= {
             "to the host": gpu.host_gb_s,
             "into Ray's object store": speeds.store,
@@ -191,17 +201,17 @@ def sync_seconds(size: int, layout: Layout, work: Work, gpu: Gpu, speeds: HostSp
         }
     else:  # trainer and engine share a process, and its GPU
         legs["to the engine"] = gpu.peer_gb_s
-    return {leg: size / (speed * 1e9) for leg, speed in legs.items() if speed}
+    return {leg: case.sync_bytes / (speed * 1e9) for leg, speed in legs.items() if speed}
 
 
-def sleep_seconds(weights: Weights, layout: Layout, work: Work, speeds: HostSpeeds) -> float:
-    """Return how long engines take to sleep and to wake in an iteration, with what they keep on the host meanwhile."""
-    kept = weights.total * BFLOAT16 / layout.gpus_of_engine if work.sleeps and weights.lora else 0.0
+def sleep_seconds(case: Case, speeds: HostSpeeds) -> float:
+    """Return the seconds in which engines go to sleep and wake in an iteration, each GPU with its part."""
+    kept = case.asleep_bytes / case.layout.gpus_of_engine
     return kept / (speeds.sleep * 1e9) + kept / (speeds.wake * 1e9)
 
 
 def cache_bytes(peak: Mapping[Category, float], share: float) -> float:
-    """Return what PyTorch's allocator keeps of tensors that are gone, as a share of those that come and go."""
+    """Return the bytes that PyTorch's allocator keeps of tensors that are gone, a share of those that come and go."""
     return share * (peak["activations"] + peak["temporaries"] + peak["logits"])
 
 
@@ -230,32 +240,20 @@ class Serving:
     kv_gib: float
     """GiB of the share left for keys and values; negative where even the rest does not fit."""
     contexts: int
-    """Longest trajectories that fit into an engine at once."""
+    """WorstCaseTrajectory trajectories that fit into an engine at once."""
 
 
-def serving(
-    shape: PreTrainedConfig,
-    weights: Weights,
-    longest: Longest,
-    gpu: Gpu,
-    *,
-    share: float,
-    beside: float = 0,
-    gpus: int = 1,
-) -> Serving:
-    """Return what fits beside the weights on a GPU that serves.
+def serving(case: Case, *, share: float, beside: float = 0) -> Serving:
+    """Return the memory beside the weights on a GPU that serves.
 
     Args:
-        shape: Of the model.
-        weights: Of the model.
-        longest: What an episode may become.
-        gpu: The GPU.
+        case: The run; each GPU of an engine has an equal part of its weights, and of its heads of keys and values.
         share: Of the GPU's memory that the engine takes (vLLM's `gpu_memory_utilization`).
         beside: GiB of a trainer that rests there; they do not count in the engine's share.
-        gpus: Of the engine, each with an equal part of its weights, and of its heads of keys and values.
     """
-    taken = gpu.memory_gib * share
-    held = weights.total * BFLOAT16 / GIB / gpus
+    shape, longest, gpus = case.shape, case.longest, case.layout.gpus_of_engine
+    taken = case.gpu.memory_gib * share
+    held = case.weights.total * BFLOAT16 / GIB / gpus
     patches = longest.image_tokens * shape.vision_config.spatial_merge_size**2
     # The largest prefill is one of `max_num_batched_tokens` and one screenshot; its widest tensors, and CUDA graphs.
     workspace = 2.0 + 8 * patches * shape.vision_config.hidden_size * BFLOAT16 / GIB
@@ -265,40 +263,29 @@ def serving(
     return Serving(taken, beside, held, workspace, kv, contexts)
 
 
-def host_gib(
-    shape: PreTrainedConfig,
-    weights: Weights,
-    longest: Longest,
-    work: Work,
-    layout: Layout,
-    offloaded: Offloaded,
-    screenshot_mb: float,
-    asleep: float = 1.0,
-) -> dict[str, float]:
-    """Return the host memory of the first node by what it is for, in GiB; `asleep` for each GiB that sleeps there."""
+def host_gib(case: Case, offloaded: Offloaded, screenshot_mb: float, asleep: float = 1.0) -> dict[str, float]:
+    """Return the host memory of the first node by its use, in GiB; `asleep` for each GiB that sleeps there."""
+    weights, longest, work, layout = case.weights, case.longest, case.work, case.layout
     trainers = ceil(layout.trainers / layout.nodes)
     screens = work.trajectories * longest.steps
     processes, engines = ceil(layout.engines / layout.nodes), ceil(layout.replicas / layout.nodes)
     loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
-    # Beside adapters an engine that sleeps keeps its base; otherwise an update brings everything anew.
-    base = engines * weights.total * BFLOAT16 / GIB if work.sleeps and weights.lora else 0.0
     # An engine of several processes reads an update from a file, which a copy of the weights is written to.
     several = work.fleet and processes > engines and not weights.lora
-    files = 2 * engines * sync_bytes(weights) / GIB if several else 0.0
-    vision = shape.vision_config
+    vision = case.shape.vision_config
     # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
     pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
     kept = ceil(work.environments / layout.replicas) * longest.shown * pixels * vision.temporal_patch_size * BFLOAT16
-    width = family_named(shape.model_type).visual_width(shape)
+    width = family_named(case.shape.model_type).visual_width(case.shape)
     seen = ceil(screens / layout.trainers) * longest.image_tokens * width * BFLOAT16
     frozen = work.reference or not weights.train_vision
     return {
         "training processes": trainers * PROCESS_GIB,
         "engines and their picture caches": processes * PROCESS_GIB + engines * kept,
-        "engines' weights while they sleep": base * asleep,
+        "engines' weights while they sleep": engines * case.asleep_bytes / GIB * asleep,
         "weights while they are loaded": loading,
-        "weights in Ray's object store": sync_bytes(weights) / GIB if work.fleet else 0.0,
-        "weights in the files of engines with several GPUs": files,
+        "weights in Ray's object store": case.sync_bytes / GIB if work.fleet else 0.0,
+        "weights in the files of engines with several GPUs": 2 * engines * case.sync_bytes / GIB if several else 0.0,
         "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,
         "activations, offloaded": trainers * offloaded.activations / GIB,
         "screenshots of a batch": screens * screenshot_mb * 1e6 / GIB,
@@ -308,17 +295,19 @@ def host_gib(
     }
 
 
-def disk_gib(weights: Weights, longest: Longest, work: Work, keep: int, screenshot_mb: float) -> dict[str, float]:
-    """Return the disk space of a run by what it is for, in GiB: checkpoints hold what is trained and its moments.
+def disk_gib(case: Case, keep: int, screenshot_mb: float) -> dict[str, float]:
+    """Return the disk space of a run by its use, in GiB: checkpoints hold what is trained and its moments.
 
     The record of an update counts all numbers of every token, though most updates leave out those after it.
     """
-    checkpoint = weights.trained * (FLOAT32 + MOMENTS) / GIB
+    work = case.work
     stored = work.trajectories if work.passes_before is None else 0
-    seen = work.iterations * stored * longest.steps * screenshot_mb * 1e6 / GIB
-    tokens = work.iterations * work.trajectories * longest.sampled_tokens
+    tokens = work.iterations * work.trajectories * case.longest.sampled_tokens
     return {
-        f"checkpoints, {keep} and the one being written": (keep + 1) * checkpoint,
-        "trajectories": seen,
+        f"checkpoints, {keep} and the one being written": (keep + 1)
+        * case.weights.trained
+        * (FLOAT32 + MOMENTS)
+        / GIB,
+        "trajectories": work.iterations * stored * case.longest.steps * screenshot_mb * 1e6 / GIB,
         "records of updates": work.recorded * tokens * len(NUMBERS) * FLOAT32 / GIB,
     }

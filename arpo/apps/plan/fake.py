@@ -1,21 +1,30 @@
-"""A run without its numbers: floating-point tensors have a shape and no content, whole numbers are real.
+"""A run without its numbers: a policy without weights, floating-point tensors that have a shape and no content.
 
 The way through a model is decided by whole numbers (which tokens were sampled, how large a screenshot is), so a model
 runs unchanged, with any weights, on any machine, and every tensor has the size that it would have.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import AutoConfig, AutoProcessor
+from typing_extensions import override
+
+from arpo.models.checkpoint import model_without_weights
+from arpo.models.family import family_named
+from arpo.models.policy import Policy
 
 aten = torch.ops.aten
 
@@ -29,7 +38,7 @@ INDEXING = (
 """Operations whose second argument may hold masks: how much they take depends on a mask's content."""
 
 COUNTING = (aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default)
-"""Operations that make whole numbers of whole numbers; others make floating-point numbers if nothing else is said."""
+"""Operations that make whole numbers of whole numbers; others make floating-point numbers by default."""
 
 
 class FakeFloats(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its base untyped
@@ -93,3 +102,41 @@ def _positions(indices: Any) -> list[Tensor | None]:
             with unset_fake_temporarily():
                 found.extend(index.nonzero().unbind(1))
     return found
+
+
+class WeightlessPolicy(Policy):
+    """A policy made from a checkpoint's configuration alone: its parameters are on the meta device."""
+
+    @override
+    def _load(self, dtype: torch.dtype, attention: str) -> Any:
+        return model_without_weights(self.path, attention)
+
+    @override
+    def _offload(self) -> AbstractContextManager[object]:
+        # The meta device stands for the host where the CPU stands for a GPU; whole numbers stay as they are.
+        return saved_tensors_hooks(
+            lambda tensor: tensor.to("meta") if tensor.is_floating_point() else tensor, lambda tensor: tensor.to("cpu")
+        )
+
+
+@contextmanager
+def stand_in(architecture: Mapping[str, Any], min_pixels: int, max_pixels: int) -> Iterator[Path]:
+    """Write the directory of a checkpoint without its weights, and remove it after the block.
+
+    Its tokenizer is a small one of ours: what a tensor measures depends on the number of tokens, not on their meaning.
+    `architecture` is the content of its `config.json`, `model_type` among it.
+    """
+    with tempfile.TemporaryDirectory(prefix="arpo_plan_") as directory:
+        family = family_named(architecture.get("model_type"), "the architecture's model_type")
+        path = family.tiny.make(directory, corpus=())
+        (path / "model.safetensors").unlink()
+        tiny = AutoConfig.from_pretrained(path)
+        config = type(tiny)(**architecture, image_token_id=tiny.image_token_id, video_token_id=tiny.video_token_id)
+        config.architectures = tiny.architectures
+        config.save_pretrained(path)
+        processor = AutoProcessor.from_pretrained(path)
+        images = processor.image_processor
+        sizes = {"patch_size": images.patch_size, "min_pixels": min_pixels, "max_pixels": max_pixels}
+        processor.image_processor = type(images)(**sizes)
+        processor.save_pretrained(path)
+        yield path

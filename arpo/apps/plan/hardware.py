@@ -1,9 +1,9 @@
 """The GPUs of a plan: memory, speed and links, as their makers state them, and their division between two uses."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
-from arpo.errors import check_positive
+from arpo.bounds import Positive, checked
 
 GIB = 2**30
 
@@ -11,48 +11,44 @@ Strategy = Literal["single", "ddp", "fsdp"]
 Division = Literal["split", "colocated"]
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One kind of GPU."""
 
     name: str
-    memory_gib: float
-    """GiB that a program can allocate, which is less than what the name says in GB."""
-    bf16_tflops: float
+    memory_gib: Positive
+    """GiB that a program can allocate, which is less than the GB in the name."""
+    bf16_tflops: Positive
     """Dense multiplications and additions in bfloat16, in 10^12 a second."""
-    peer_gb_s: float
+    peer_gb_s: Positive
     """GB a second to another GPU of the node, in one direction."""
-    host_gb_s: float
+    host_gb_s: Positive
     """GB a second to the host's memory, in one direction."""
-    network_gb_s: float
+    network_gb_s: Positive
     """GB a second to another node, a GPU."""
 
-    def __post_init__(self) -> None:
-        check_positive(**{f"{key} of a GPU": value for key, value in asdict(self).items() if key != "name"})
 
-
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpeeds:
     """The speeds at which a host's processes move weights, in GB a second."""
 
-    store: float
+    store: Positive
     """Into Ray's object store."""
-    pageable: float
+    pageable: Positive
     """From the object store to a GPU; its memory is not pinned."""
-    nodes: float
+    nodes: Positive
     """Between the object stores of two nodes."""
-    sleep: float
+    sleep: Positive
     """From a GPU to the host, as an engine goes to sleep with its weights."""
-    wake: float
+    wake: Positive
     """And back."""
-
-    def __post_init__(self) -> None:
-        check_positive(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The number of GPUs that train, and of those that serve, as `check_numbers` lets them be shared out."""
+    """The number of GPUs that train, and of those that serve, as the rules let them be shared out."""
 
     name: Division
     """`split`: a GPU trains or serves. `colocated`: every GPU does both in turn."""

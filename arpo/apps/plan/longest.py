@@ -5,15 +5,17 @@ from math import prod
 
 import torch
 
-from arpo.errors import ConfigError, check_at_least
+from arpo.bounds import AtLeastOne, checked
+from arpo.errors import ConfigError
 from arpo.models.images import ImageProcessor
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory
 from arpo.models.vision.patches import PackedPatches
 from arpo.modules.minibatch import Minibatch, Sample
 
 
+@checked
 @dataclass(frozen=True, slots=True)
-class Longest:
+class WorstCaseTrajectory:
     """The bounds of a trajectory, and the longest one within them.
 
     It has as many screenshots as steps are allowed and fit, and its text is sampled as far as responses may be long:
@@ -23,8 +25,8 @@ class Longest:
 
     max_context: int
     """Tokens of a training sequence at most."""
-    max_steps: int
-    max_tokens: int
+    max_steps: AtLeastOne
+    max_tokens: AtLeastOne
     """Tokens of a response at most."""
     screen: tuple[int, int]
     """Width and height of a screenshot in pixels."""
@@ -34,7 +36,6 @@ class Longest:
     """Screenshots that a response sees at most; None: all, and a trajectory is one sequence."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, max_steps=self.max_steps, max_tokens=self.max_tokens)
         if self.max_context <= self.image_tokens + 1:
             raise ConfigError(
                 f"max_context={self.max_context} has no room for a screenshot of {self.screen[0]} x {self.screen[1]} "
@@ -83,7 +84,7 @@ class Longest:
         return tuple(min(step, self.shown) for step in range(1, self.steps + 1))
 
     def _sampled_by(self, step: int, since: int = 0) -> int:
-        """Return how many tokens are sampled after a step and before another one has ended."""
+        """Return the number of tokens that are sampled after a step and before another one has ended."""
         return self.sampled_tokens * step // self.steps - self.sampled_tokens * since // self.steps
 
     def tokens(self, chat: ChatTokenizer) -> TokenizedTrajectory:

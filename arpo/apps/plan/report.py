@@ -1,28 +1,26 @@
-"""A plan: its figures, its verdict, and the table that a person reads."""
+"""A plan: its figures, its verdict, its table, and the settings by which a run that does not fit would."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from math import prod
 
-from arpo.apps.plan.costs import Offloaded, Serving, Weights
-from arpo.apps.plan.hardware import GIB, Gpu, Layout
-from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.costs import Case, Serving
+from arpo.apps.plan.hardware import GIB
 from arpo.apps.plan.tracker import CATEGORIES, MEANINGS, Category
+
+Row = tuple[str, str, str]
+"""A name, its figure, and where that comes from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that a run needs, at the longest trajectories that its numbers allow."""
+    """The needs of a run, at the longest trajectories that its numbers allow."""
 
-    name: str
-    """Of the experiment."""
-    gpu: Gpu
-    layout: Layout
-    longest: Longest
-    weights: Weights
+    case: Case
     peak: Counter[Category]
     """Bytes of a training GPU when it holds most."""
-    offloaded: Offloaded
-    """Of a training GPU, to its host."""
     reserve_gib: float
     """GiB of a training GPU that no tensor of ours gets."""
     cache_gib: float
@@ -30,26 +28,8 @@ class Plan:
     engine_gib: float
     """GiB of a training GPU that an engine keeps during an update."""
     serving: Serving
-    environments: int
-    sync_bytes: int
-    sync_s: dict[str, float]
-    """Of each leg."""
-    sleep_s: float
-    """Of one iteration: engines that go to sleep and wake."""
-    update_flops: float
-    """Of one trajectory."""
-    update_s: float
-    """Of one iteration."""
-    offload_s: float
-    """Of one iteration, on top."""
-    iterations: int
-    mfu: float
-    host: dict[str, float]
-    """GiB of memory of the first node."""
-    disk: dict[str, float]
-    """GiB of a run."""
-    desktops: str
-    """The sum of what desktops need; empty where that is little."""
+    costs: Sequence[Row] = ()
+    """Rows below those of GPU memory: time, host, disk."""
 
     @property
     def training_gib(self) -> float:
@@ -65,24 +45,24 @@ class Plan:
     @property
     def episodes_at_once(self) -> int:
         """Episodes whose whole contexts fit on all serving GPUs together."""
-        return self.serving.contexts * self.layout.replicas
+        return self.serving.contexts * self.case.layout.replicas
 
     @property
     def serves(self) -> bool:
         """Whether an engine fits, with one context of the longest trajectory."""
-        return self.serving_gib <= self.gpu.memory_gib and self.serving.contexts >= 1
+        return self.serving_gib <= self.case.gpu.memory_gib and self.serving.contexts >= 1
 
     def troubles(self) -> list[str]:
         """Return a line for each thing that does not fit."""
         troubles = []
-        if self.training_gib > self.gpu.memory_gib:
+        if self.training_gib > self.case.gpu.memory_gib:
             troubles.append(
-                f"a training GPU needs {self.training_gib:.1f} GiB and has {self.gpu.memory_gib:.1f}: "
-                f"{self.training_gib - self.gpu.memory_gib:.1f} GiB too little"
+                f"a training GPU needs {self.training_gib:.1f} GiB and has {self.case.gpu.memory_gib:.1f}: "
+                f"{self.training_gib - self.case.gpu.memory_gib:.1f} GiB too little"
             )
-        if self.serving_gib > self.gpu.memory_gib:
+        if self.serving_gib > self.case.gpu.memory_gib:
             troubles.append(
-                f"a serving GPU needs {self.serving_gib:.1f} GiB and has {self.gpu.memory_gib:.1f}, because the "
+                f"a serving GPU needs {self.serving_gib:.1f} GiB and has {self.case.gpu.memory_gib:.1f}, because the "
                 f"engine's share is {self.serving.share_gib:.1f} and a trainer rests beside it"
             )
         if self.serving.contexts < 1:
@@ -97,24 +77,34 @@ class Plan:
         troubles = self.troubles()
         if troubles:
             return "It does not fit: " + "; ".join(troubles) + "."
-        spare = self.gpu.memory_gib - self.training_gib
+        spare = self.case.gpu.memory_gib - self.training_gib
         return (
             f"It fits: a training GPU has {spare:.1f} GiB to spare, and {self.episodes_at_once} episodes of the "
-            f"longest kind fit into the KV cache at once, of {self.environments} environments."
+            f"longest kind fit into the KV cache at once, of {self.case.work.environments} environments."
         )
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Return the table: what, how much, and why."""
-        rows = [*self._layout_rows(), *self._memory_rows(), *self._serving_rows(), *self._time_rows()]
-        rows += [(f"host memory: {name}", f"{gib:.1f} GiB", "") for name, gib in self.host.items() if gib >= 0.05]
-        rows.append(("host memory, first node", f"{sum(self.host.values()):.0f} GiB", "desktops on it come on top"))
-        rows += [(f"disk: {name}", f"{gib:.0f} GiB", "") for name, gib in self.disk.items()]
-        rows.append(("desktops", self.desktops, "requires.budget"))
+    def rows(self) -> list[Row]:
+        """Return the table, the header first; a row without a figure is left out."""
+        serving = self.serving
+        parts = f"{serving.weights_gib:.1f} of weights and {serving.workspace_gib:.1f} of workspace"
+        share = f"with {parts} the engine's share: {serving.share_gib:.1f}"
+        environments = f"whole contexts; there are {self.case.work.environments} environments"
+        memory = [
+            *((f"training GPU: {MEANINGS[each]}", f"{self.peak[each] / GIB:.1f} GiB", "") for each in CATEGORIES),
+            ("training GPU: allocator's cache", f"{self.cache_gib:.1f} GiB", "pieces of tensors that are gone"),
+            ("training GPU: reserve", f"{self.reserve_gib:.1f} GiB", "context, NCCL, kernels' workspaces"),
+            ("training GPU: engine", if_any(self.engine_gib, "GiB"), "during an update"),
+            ("training GPU", f"{self.training_gib:.1f} GiB", f"of {self.case.gpu.memory_gib:.1f}"),
+            ("serving GPU: KV cache", f"{serving.kv_gib:.1f} GiB", share),
+            ("serving GPU: trainer at rest", if_any(serving.beside_gib, "GiB"), "parameters and moments"),
+            ("episodes at once", f"{self.episodes_at_once}", environments),
+        ]
+        rows = [*self._shape_rows(), *memory, *self.costs]
         return [("what", "figure", "from"), *(row for row in rows if row[1])]
 
-    def _layout_rows(self) -> list[tuple[str, str, str]]:
-        longest, layout, weights = self.longest, self.layout, self.weights
-        gpus = f"{layout.gpus} x {self.gpu.name}, {layout.name}, {layout.strategy}"
+    def _shape_rows(self) -> list[Row]:
+        layout, longest, weights = self.case.layout, self.case.longest, self.case.weights
+        gpus = f"{layout.gpus} x {self.case.gpu.name}, {layout.name}, {layout.strategy}"
         screens = f"{longest.shown} screenshots of {longest.screen[0]} x {longest.screen[1]}"
         tokens = f"{longest.image_tokens} tokens each; {longest.sampled_tokens} sampled"
         sequences = "" if longest.image_window is None else f"{len(longest.lengths)}"
@@ -126,44 +116,64 @@ class Plan:
             ("parameters", f"{weights.total / 1e9:.2f} billion", f"{weights.trained / 1e9:.3f} billion are trained"),
         ]
 
-    def _memory_rows(self) -> list[tuple[str, str, str]]:
-        offloaded = self.offloaded
-        return [
-            *((f"training GPU: {MEANINGS[each]}", f"{self.peak[each] / GIB:.1f} GiB", "") for each in CATEGORIES),
-            ("training GPU: allocator's cache", f"{self.cache_gib:.1f} GiB", "pieces of tensors that are gone"),
-            ("training GPU: reserve", f"{self.reserve_gib:.1f} GiB", "context, NCCL, kernels' workspaces"),
-            ("training GPU: engine", _if_any(self.engine_gib, "GiB"), "during an update"),
-            ("training GPU", f"{self.training_gib:.1f} GiB", f"of {self.gpu.memory_gib:.1f}"),
-            ("offloaded to the host: moments", _if_any(offloaded.optimizer / GIB, "GiB"), "a training GPU"),
-            ("offloaded to the host: activations", _if_any(offloaded.activations / GIB, "GiB"), "a training GPU"),
-        ]
 
-    def _serving_rows(self) -> list[tuple[str, str, str]]:
-        serving = self.serving
-        parts = f"{serving.weights_gib:.1f} of weights and {serving.workspace_gib:.1f} of workspace"
-        share = f"with {parts} the engine's share: {serving.share_gib:.1f}"
-        environments = f"whole contexts; there are {self.environments} environments"
-        return [
-            ("serving GPU: KV cache", f"{serving.kv_gib:.1f} GiB", share),
-            ("serving GPU: trainer at rest", _if_any(serving.beside_gib, "GiB"), "parameters and moments"),
-            ("episodes at once", f"{self.episodes_at_once}", environments),
-        ]
-
-    def _time_rows(self) -> list[tuple[str, str, str]]:
-        sync_s = sum(self.sync_s.values())
-        hours = self.iterations * (self.update_s + self.offload_s + sync_s + self.sleep_s) / 3600
-        legs = ", ".join(f"{leg} {seconds:.1f}" for leg, seconds in self.sync_s.items())
-        rollouts = f"{self.iterations} iterations; rollouts take what the desktops take"
-        return [
-            ("weight sync", f"{sync_s:.1f} s", f"{self.sync_bytes / 1e9:.2f} GB: {legs}"),
-            ("engines asleep and awake", _if_any(self.sleep_s, "s"), "an iteration"),
-            ("update of a trajectory", f"{self.update_flops / 1e15:.1f} PFLOP", "without what checkpointing repeats"),
-            ("updates of an iteration", f"{self.update_s:.0f} s", f"at an MFU of {100 * self.mfu:.0f} %"),
-            ("price of offloading", _if_any(self.offload_s, "s"), "an iteration, on top"),
-            ("updates and syncs of the run", f"{hours:.1f} h", rollouts),
-        ]
-
-
-def _if_any(amount: float, unit: str) -> str:
-    """Return an amount with its unit, and nothing of nothing, which is no row of the table."""
+def if_any(amount: float, unit: str) -> str:
+    """Return an amount with its unit; nothing for 0, so that its row is left out."""
     return f"{amount:.1f} {unit}" if amount else ""
+
+
+Attempt = Callable[[Sequence[str]], Plan | None]
+"""The plan of a run with further settings; None where they do not go with the others."""
+RECOMMENDED = 3
+LARGEST_SET = 4
+MOST_ATTEMPTS = 12
+"""Sets that get a plan of their own, which may take a minute."""
+NEAR = 1.05
+"""Memory that a set may be expected to need, as a multiple of what there is, to get one."""
+
+
+def advise(plan: Plan, offered: Sequence[str], attempt: Attempt) -> tuple[list[tuple[str, str, str]], str]:
+    """Return a table of the settings that help most, those that fit first, and a sentence about it.
+
+    Where none fits alone, the last row has the fewest that fit together; of equally many, those with the least loss.
+    `offered` has the least loss first.
+    """
+    alone = {setting: other for setting in offered if (other := attempt([setting])) is not None}
+    helpful = [name for name, it in alone.items() if it.training_gib < plan.training_gib or not it.troubles()]
+    best = sorted(helpful, key=lambda name: (bool(alone[name].troubles()), alone[name].training_gib))[:RECOMMENDED]
+    rows = [("setting", "training GPU", "verdict"), *(_row([name], alone[name]) for name in best)]
+    if any(not other.troubles() for other in alone.values()):
+        return rows, "each setting alone"
+    for settings in islice(promising(plan, alone), MOST_ATTEMPTS):
+        together = attempt(settings)
+        if together is not None and not together.troubles():
+            return [*rows, _row(settings, together)], "each setting alone, and the fewest that fit together"
+    return rows, f"each setting alone; no set of up to {LARGEST_SET} of those that are known was found to fit"
+
+
+def promising(plan: Plan, alone: Mapping[str, Plan]) -> Iterator[tuple[str, ...]]:
+    """Yield the sets of settings that are expected to fit, small ones first, then those with the least loss.
+
+    A setting is expected to reduce each part of a GPU's memory by the share by which it does alone. An engine fits
+    where one of the settings makes it fit.
+    """
+    rank = list(alone).index
+    for size in range(2, LARGEST_SET + 1):
+        for settings in sorted(combinations(alone, size), key=lambda names: sorted(map(rank, names), reverse=True)):
+            others = [alone[name] for name in settings]
+            fits = _expected(plan, others).training_gib <= NEAR * plan.case.gpu.memory_gib
+            if fits and any(each.serves for each in (plan, *others)):
+                yield settings
+
+
+def _expected(plan: Plan, others: Sequence[Plan]) -> Plan:
+    def left(now: float, then: Sequence[float]) -> float:
+        return now * prod(each / now for each in then) if now else max(then)
+
+    peak = Counter({part: left(plan.peak[part], [each.peak[part] for each in others]) for part in plan.peak})
+    cache = left(plan.cache_gib, [each.cache_gib for each in others])
+    return replace(plan, peak=peak, cache_gib=cache, engine_gib=min(each.engine_gib for each in (plan, *others)))
+
+
+def _row(settings: Sequence[str], plan: Plan) -> tuple[str, str, str]:
+    return " ".join(settings), f"{plan.training_gib:.1f} GiB", plan.verdict()

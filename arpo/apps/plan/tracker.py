@@ -47,7 +47,7 @@ class _Block:
         self.size = storage.size()
         self.category = category
         key = id(storage)
-        self.reference = weakref.ref(storage, lambda _: tracker._forget(key))
+        self.reference = weakref.ref(storage, lambda _: tracker._add(tracker._blocks.pop(key).category, -self.size))
 
 
 class _Unseen(nullcontext[None]):
@@ -69,10 +69,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     What is made before is counted once it is named with `mark`. What a kernel takes and gives back inside of one
     operation is not seen, which is what the reserve of a plan is for. The meta device stands for the host: what is
-    moved there is counted apart.
-
-    Args:
-        vocabulary: Width of the logits: what is as wide and has no other name counts as logits.
+    moved there is counted apart. What is as wide as the vocabulary and has no other name counts as logits.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -135,17 +132,15 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             return args[0]  # in fact nothing is copied
         self._name(func._schema.name, args, kwargs)
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and not isinstance(tensor, DTensor):
-                self._see(func, args, tensor)
+            if not isinstance(tensor, Tensor) or isinstance(tensor, DTensor):
+                continue
+            storage = tensor.untyped_storage()
+            if id(storage) in self._blocks:
+                self._measure(storage)
+            elif storage.size() >= SMALL:
+                self._count(storage, self._category(func, args, tensor))
+                self._compare()
         return result
-
-    def _see(self, func: Any, args: Any, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if id(storage) in self._blocks:
-            self._measure(storage)
-        elif storage.size() >= SMALL:
-            self._count(storage, self._category(func, args, tensor))
-            self._compare()
 
     def _name(self, operation: str, args: Any, kwargs: Any) -> None:
         if operation == GATHER:
@@ -184,10 +179,6 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             self._add(block.category, storage.size() - block.size)
             block.size = storage.size()
             self._compare()
-
-    def _forget(self, key: int) -> None:
-        block = self._blocks.pop(key)
-        self._add(block.category, -block.size)
 
     def _add(self, category: Place, size: int) -> None:
         self.now[category] += size

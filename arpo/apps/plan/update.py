@@ -14,14 +14,14 @@ from transformers import PreTrainedConfig
 from arpo.apps.plan.costs import Offloaded, Weights
 from arpo.apps.plan.fake import fake_floats, fake_ranks
 from arpo.apps.plan.hardware import Strategy
-from arpo.apps.plan.longest import BlankScreens, Longest
+from arpo.apps.plan.longest import BlankScreens, WorstCaseTrajectory
 from arpo.apps.plan.tracker import Category, MemoryTracker
+from arpo.models.placement import shard
 from arpo.models.policy import Policy
-from arpo.models.sharding import shard
 from arpo.modules.base import PolicyModule
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.metrics import UpdateMeter
-from arpo.modules.minibatch import Minibatch, inputs
+from arpo.modules.metrics import UpdateWork
+from arpo.modules.minibatch import inputs
 from arpo.modules.offline.base import OfflineModule, Sequences
 from arpo.modules.offload import OffloadedAdamW
 
@@ -41,7 +41,7 @@ class Simulated:
 
 def simulate(
     module: PolicyModule,
-    longest: Longest,
+    longest: WorstCaseTrajectory,
     *,
     strategy: Strategy,
     ranks: int,
@@ -49,7 +49,7 @@ def simulate(
     foreach: bool | None = True,
     buckets: bool = True,
 ) -> Simulated:
-    """Return what the largest update takes on one training GPU.
+    """Return the memory that the largest update takes on one training GPU.
 
     Runs the module's own code for one micro-batch of the longest trajectories, beginning with what the micro-batches
     and updates before it leave: gradients and the optimizer's moments.
@@ -57,11 +57,10 @@ def simulate(
     Args:
         module: As its configuration builds it, with a `WeightlessPolicy`.
         longest: Trajectories of which the micro-batch is made.
-        strategy: How ranks share the work.
-        ranks: Number of training processes.
+        strategy: The division of the work between ranks.
+        ranks: Training processes.
         iterations: Of the run, over which a learning rate may fall.
-        foreach: Whether the optimizer takes its step for all parameters at once, as it does on GPUs; None as it
-            does here.
+        foreach: Whether the optimizer steps for all parameters at once, as on GPUs; None as it does here.
         buckets: Whether DDP keeps a second copy of the gradients, its buckets.
     """
     module.configure_model()
@@ -69,12 +68,14 @@ def simulate(
     critics = [module.critic] if isinstance(module, GRPOModule) and module.critic is not None else []
     with fake_floats(), fake_ranks(ranks) if strategy == "fsdp" else nullcontext():
         for policy in policies:
-            prepare(policy, longest)
-            revive(policy)
+            policy.images = BlankScreens(policy.images, longest.screen)
+            materialize(policy)
             if strategy == "fsdp":
-                cut(policy, ranks)
+                mesh = init_device_mesh("cpu", (ranks,))  # as `Policy` itself does when it has a mesh
+                blocks = policy.family.blocks(policy.model)
+                shard(policy, blocks, mesh, policy.dtype, lambda _, size: torch.empty(size))
         for critic in critics:
-            revive(critic)
+            materialize(critic)
         weights, shape = count(module.policy), module.policy.model.config
         attach(module, iterations)
         (optimizer,) = module.trainer.optimizers
@@ -94,7 +95,7 @@ def simulate(
 
 
 def count(policy: Policy) -> Weights:
-    """Return the number of parameters of a policy by what they belong to, those of other ranks included."""
+    """Return the number of parameters of a policy by the part that they belong to, those of other ranks included."""
 
     def numbers(module: nn.Module) -> int:
         return sum(parameter.numel() for parameter in module.parameters())
@@ -111,12 +112,7 @@ def count(policy: Policy) -> Weights:
     )
 
 
-def prepare(policy: Policy, longest: Longest) -> None:
-    """Let a policy see blank screenshots."""
-    policy.images = BlankScreens(policy.images, longest.screen)
-
-
-def revive(policy: nn.Module) -> None:
+def materialize(policy: nn.Module) -> None:
     """Allocate every parameter; its memory is fake as all floating-point numbers here; shared ones stay shared."""
     fresh: dict[nn.Parameter, nn.Parameter] = {}
     for module in policy.modules():
@@ -124,16 +120,6 @@ def revive(policy: nn.Module) -> None:
             if old not in fresh:
                 fresh[old] = nn.Parameter(torch.empty(old.shape, dtype=old.dtype), requires_grad=old.requires_grad)
             module.register_parameter(name, fresh[old])
-
-
-def cut(policy: Policy, ranks: int) -> None:
-    """Shard a policy over ranks as `Policy` itself does when it has a mesh."""
-    mesh = init_device_mesh("cpu", (ranks,))
-    shard(policy, policy.family.blocks(policy.model), mesh, policy._dtype, _nothing)
-
-
-def _nothing(_: str, shape: torch.Size) -> Tensor:
-    return torch.empty(shape)
 
 
 def attach(module: PolicyModule, iterations: int) -> None:
@@ -163,31 +149,25 @@ def step(module: PolicyModule, tracker: MemoryTracker, foreach: bool | None) -> 
     tracker.mark(states, "optimizer")
 
 
-def accumulate(module: PolicyModule, tracker: MemoryTracker, longest: Longest) -> None:
+def accumulate(module: PolicyModule, tracker: MemoryTracker, longest: WorstCaseTrajectory) -> None:
     """Add the gradient of one micro-batch to that of another one."""
     fill_gradients(module, tracker)
     minibatch = longest.minibatch(module.policy.chat, module.micro_batch_tokens)
     if isinstance(module, GRPOModule):
-        _accumulate_online(module, minibatch)
+        samples = [
+            replace(
+                sample,
+                returns=None if module.critic is None else torch.ones(sample.action_tokens),
+                teacher=torch.ones(sample.action_tokens) if module.teachers else None,
+            )
+            for sample in minibatch.samples
+        ]
+        minibatch = replace(minibatch, samples=tuple(samples))
+        module._accumulate(UpdateWork([minibatch]), minibatch, list(range(len(samples))), None)
     elif isinstance(module, OfflineModule):
         tokens, screenshots = inputs(minibatch.samples)
         data = Sequences(tuple(tokens), torch.arange(len(tokens)), screenshots, len(tokens))
         module.descend(data, lambda output, _: -output.logprobs.sum())  # the peak of every offline loss
-
-
-def _accumulate_online(module: GRPOModule, minibatch: Minibatch) -> None:
-    samples = (
-        replace(
-            sample,
-            returns=None if module.critic is None else torch.ones(sample.action_tokens),
-            teacher=torch.ones(sample.action_tokens) if module.teachers else None,
-        )
-        for sample in minibatch.samples
-    )
-    minibatch = replace(minibatch, samples=tuple(samples))
-    work = UpdateMeter()
-    work.minibatches = 1
-    module._accumulate(minibatch, list(range(len(minibatch.samples))), None, work)
 
 
 def fill_gradients(module: PolicyModule, tracker: MemoryTracker) -> None:

@@ -1,4 +1,4 @@
-"""The desktop of a rehearsal: the fake one, with a score that is drawn."""
+"""The desktop of a rehearsal, the fake one with a score that is drawn: alone here, because workers import it."""
 
 import random
 
@@ -26,7 +26,7 @@ class DrawnDesktop(FakeDesktop):
     @override
     def step(self, action: Action) -> StepResult:
         observation = super().step(action).observation
-        self._deeds.over = False
+        self._state.over = False
         return StepResult(observation)
 
     @override

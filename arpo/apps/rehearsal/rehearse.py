@@ -1,4 +1,4 @@
-"""A dress rehearsal of an experiment, from its words to a verdict.
+"""A dress rehearsal of an experiment, from its overrides to a verdict.
 
 python -m arpo rehearse experiment=arpo_subset32
 """
@@ -17,25 +17,30 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.apps.rehearsal.changes import ITERATIONS, DryRunConfig, kept, with_small_numbers, with_stand_ins
-from arpo.apps.rehearsal.harness import RehearsalError, harnessed
-from arpo.apps.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
-from arpo.callbacks.graceful_stop import end_on_signals
-from arpo.display.tables import print_table
+from arpo.apps.rehearsal.harness import (
+    RehearsalError,
+    check_end,
+    checkpoint_to_resume_from,
+    harnessed,
+    iterations_of,
+    summary,
+)
 from arpo.errors import ArpoError, ConfigError
 from arpo.host.log_lines import log_to_terminal
+from arpo.host.terminal import end_on_signals, print_table
 from arpo.models.tiny import CONTEXT
+from arpo.run import rules
 from arpo.run.arguments import check_arguments
-from arpo.run.before.words import CONF
-from arpo.run.build import check_update, compose, required_model, rolls_out
-from arpo.run.check import check_callbacks, check_constructors, check_tasks, check_values
+from arpo.run.build import compose, required_model, rolls_out
+from arpo.run.check import check_constructors
+from arpo.run.choices import CONF
 from arpo.run.folder import folder_name, hold, run_name
-from arpo.run.model import check_context
 from arpo.run.preflight import missing_here
-from arpo.run.warmstart import check_warmstart, shared_with_warmstart
+from arpo.run.rules import check_rules
 
 log = logging.getLogger(__name__)
 
-SCHOOL = {
+TINY_POLICY = {
     "model.make.hidden": 64,
     "datamodule.steps": 80,
     "datamodule.batch_size": 4,
@@ -44,7 +49,7 @@ SCHOOL = {
     "module.optimizer.lr": 4.0e-3,
     "module.micro_batch_tokens": 4400,
 }
-"""The school of the tiny policy: after half a minute most of what it says is an action, though hardly a right one."""
+"""The lesson of the tiny policy: after half a minute most of its responses are actions, though hardly right ones."""
 
 
 def main(overrides: Sequence[str]) -> int:
@@ -66,73 +71,57 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def rehearse(overrides: Sequence[str]) -> None:
-    """Check a composition, play it small, kill it, let it go on, and look at what it left.
-
-    Args:
-        overrides: Those of the run that is rehearsed.
-    """
+    """Run a scaled-down copy of a configuration, kill it, resume it, and check the results."""
     began = time.monotonic()
     cfg = compose("train", overrides)
     folder = Path(cfg.paths.output).resolve() / "rehearsal" / folder_name(cfg.name) / run_name(overrides)
-    lacking, school = _lacking(cfg), _school(cfg)
-    recast = recast_of(cfg, folder / "run", Path(school.paths.run_dir) / "policy")
+    requires: Any = OmegaConf.to_container(cfg.requires, resolve=True)
+    lacking, lesson = missing_here(requires, required_model(cfg)), _lesson(cfg)
+    recast = recast_of(cfg, folder / "run", Path(lesson.paths.run_dir) / "policy")
     with hold(folder):
-        _announce(recast, cfg.name, lacking)
-        _clear(folder)
-        _teach(school, Path(school.paths.run_dir))
+        rows = [(key, before, after) for key, (before, after) in recast.changes.items()]
+        print_table(
+            [("replaced", "experiment", "rehearsal"), *rows],
+            title=f"The changes of the rehearsal of {cfg.name}",
+            caption="everything else is the experiment's own",
+        )
+        print_table([("kept", "as in the experiment"), *kept(recast.cfg)], title="The parts that it runs", caption="")
+        for line in lacking:
+            log.info("The real run could not start here: %s.", line)
+        _train_tiny_policy(lesson, Path(lesson.paths.run_dir))
         _play(recast.cfg, folder)
     log.info("The rehearsal of %s passed in %.0f s: %s.", cfg.name, time.monotonic() - began, summary(folder / "run"))
 
 
 def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> DryRunConfig:
-    """Return the composition of the rehearsal, after the checks that the real run makes of its own.
-
-    Args:
-        cfg: The experiment's.
-        run_dir: The folder of the rehearsed run.
-        policy: The directory of the tiny policy, which need not be there yet.
-    """
+    """Return the composition of the rehearsal, after the checks that the real run makes of its own."""
     if not rolls_out(cfg):
         raise ConfigError(f"a rehearsal is of a run that learns from rollouts, got experiment={cfg.name}")
     cfg.paths.run_dir = str(run_dir)
-    check_tasks(cfg)
     whole = cfg.copy()
     if OmegaConf.is_missing(whole.model, "path"):
         whole.model.path = str(policy)
-    check_values(whole)
-    check_update(whole)
-    if cfg.warmstart is not None:
-        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared_with_warmstart(cfg))
+    at_its_place = [rules.tasks_suit_the_environment, rules.values_are_finite, rules.the_warm_start_writes_the_model]
+    check_rules(whole, at_its_place, rules.NUMBERS, [rules.the_update_can_learn])
     check_arguments(whole)
-    check_context(whole)
+    check_rules(whole, rules.CLASSES, [rules.conversations_fit_the_model])
     recast = with_stand_ins(cfg, policy)
     check_constructors(recast.cfg)
-    check_callbacks(cfg)
     with_small_numbers(recast)
     return recast
 
 
-def _announce(recast: DryRunConfig, name: str, lacking: Sequence[str]) -> None:
-    """Say what is replaced, what stays, and what this machine lacks for the real run."""
-    rows = [(change.key, change.before, change.after) for change in recast.changes]
-    print_table(
-        [("replaced", "experiment", "rehearsal"), *rows],
-        title=f"What the rehearsal of {name} replaces",
-        caption="everything else is the experiment's own",
-    )
-    print_table([("kept", "as in the experiment"), *kept(recast.cfg)], title="What it plays", caption="")
-    for line in lacking:
-        log.info("The real run could not start here: %s.", line)
-
-
 def _play(cfg: DictConfig, folder: Path) -> None:
-    """Play a rehearsal: until it is killed, and from there to its end."""
+    """Run a rehearsal until it is killed, and from there to its end."""
     run_dir, composition = folder / "run", folder / "rehearsal.yaml"
+    shutil.rmtree(run_dir, ignore_errors=True)  # of an earlier rehearsal of the same composition
+    for output in folder.glob("node_*.log"):
+        output.unlink()
     _write(cfg, composition)
     with harnessed(folder, cfg.trainer.num_nodes, cfg.env.size) as harness:
-        log.info("The run starts; %s has what it says.", harness.output(0))
+        log.info("The run starts; %s has its output.", harness.output(0))
         harness.start(composition)
-        harness.wait_until(lambda: iterations_on_disk(run_dir) >= ITERATIONS - 1, f"iteration {ITERATIONS - 1}")
+        harness.wait_until(lambda: len(iterations_of(run_dir)) >= ITERATIONS - 1, f"iteration {ITERATIONS - 1}")
         harness.kill()
         checkpoint = checkpoint_to_resume_from(run_dir)
         log.info("It was killed (kill -9) in iteration %d, and goes on from %s.", ITERATIONS, checkpoint.name)
@@ -141,34 +130,27 @@ def _play(cfg: DictConfig, folder: Path) -> None:
     check_end(run_dir, ITERATIONS)
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an earlier rehearsal of the same composition left."""
-    shutil.rmtree(folder / "run", ignore_errors=True)
-    for output in folder.glob("node_*.log"):
-        output.unlink()
-
-
-def _teach(cfg: DictConfig, folder: Path) -> None:
+def _train_tiny_policy(cfg: DictConfig, folder: Path) -> None:
     """Write the tiny policy, unless an earlier rehearsal has written the same one."""
     if (folder / "policy" / "config.json").exists():
         return
     log.info("A tiny policy learns to write actions: %s.", folder)
     folder.mkdir(parents=True, exist_ok=True)
-    composition = folder / "school.yaml"
+    composition = folder / "lesson.yaml"
     _write(cfg, composition)
     with harnessed(folder, nodes=1, desktops=0) as harness:
         harness.start(composition, "resume=auto")
         harness.wait()
 
 
-def _school(cfg: DictConfig) -> DictConfig:
+def _lesson(cfg: DictConfig) -> DictConfig:
     """Return the imitation that gives a policy the form of actions, in conversations as an experiment has them."""
     tiny = OmegaConf.select(cfg, "model.tiny")
     recast = DryRunConfig(compose("train", ["experiment=warmstart_fake", *([f"model={tiny}"] if tiny else [])]))
     recast.put("prompt", OmegaConf.to_container(cfg.prompt, resolve=True))
     recast.put("rollout.settings.image_window", cfg.rollout.settings.image_window)
     recast.put("model.make.context", max(CONTEXT, cfg.rollout.settings.max_context))
-    for key, number in SCHOOL.items():
+    for key, number in TINY_POLICY.items():
         recast.put(key, number)
     digest = hashlib.sha256(OmegaConf.to_yaml(recast.cfg).encode()).hexdigest()[:8]
     recast.cfg.paths.output = cfg.paths.output
@@ -186,9 +168,3 @@ def _write(cfg: DictConfig, path: Path) -> None:
         "job_logging": ours.job_logging,
     }
     path.write_text(OmegaConf.to_yaml(OmegaConf.merge(cfg, {"hydra": frame})), encoding="utf-8")
-
-
-def _lacking(cfg: DictConfig) -> list[str]:
-    """Return what the real run needs and this machine lacks."""
-    requires: Any = OmegaConf.to_container(cfg.requires, resolve=True)
-    return missing_here(requires, required_model(cfg))

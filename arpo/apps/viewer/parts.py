@@ -1,23 +1,36 @@
-"""The parts of an episode as the page needs them: marks of actions, words of tokens, pictures."""
+"""The data of a group as the page needs them: records, marks of actions, texts of tokens, pictures.
+
+They are scripts that hand one value each to the page, because a page on disk may fetch nothing.
+"""
 
 import base64
 import functools
+import hashlib
 import io
+import json
 import logging
 import re
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from PIL.Image import Resampling
 
-from arpo.agent import actions
-from arpo.agent.parser import parse_actions
+from arpo.agent.actions import Click, Scroll
+from arpo.agent.ui_tars import parse_actions
+from arpo.apps.viewer.records import Episode, Records, ShownGroup
 from arpo.errors import ActionParseError, ArpoError
+from arpo.rollout.storage import UpdateRecord
 
 log = logging.getLogger(__name__)
 
+FORMAT = 2
+"""Counts changes of the content of a chunk: chunks of another number are written again."""
+INJECTED, LEFT_OUT, PARSE_ERROR = 1, 2, 4
+"""Bits of the flags of an episode in the index."""
 SMALL_BYTES = 24_000
 """A screenshot that is no larger is shown as it is; a larger one as a thumbnail, with a link to the file."""
 THUMBNAIL_WIDTH = 480
@@ -29,7 +42,7 @@ Mark = list[Any]
 
 
 def mark(action: str, parse_error: str) -> Mark:
-    """Return what to draw on the screenshot that was answered with an action."""
+    """Return the mark on the screenshot that was answered with an action."""
     if parse_error or not action:
         return ["error", parse_error] if parse_error else []
     try:
@@ -37,38 +50,18 @@ def mark(action: str, parse_error: str) -> Mark:
     except (ActionParseError, ValueError) as error:
         return ["error", f"unreadable: {error}"]
     match parsed:
-        case [actions.Drag(x, y, to_x, to_y)]:
-            return ["hover", to_x, to_y] if x is None else ["drag", x, y, to_x, to_y]
-        case [actions.Scroll(direction, x, y)]:
+        case [Scroll(direction, x, y)]:
             return ["scroll", x, y, direction]
-        case [
-            actions.Click(x, y)
-            | actions.DoubleClick(x, y)
-            | actions.RightClick(x, y)
-            | actions.MiddleClick(x, y)
-            | actions.Hover(x, y) as one
-        ] if x is not None:
-            return [_POINTED[type(one)], x, y]
-        case _:  # words, or several actions, of which the picture has room for none
+        case [Click(x, y, button, count)] if x is not None:
+            return ["double" if count == 2 else "click" if button == "left" else button, x, y]
+        case [one] if one.points:
+            return ["drag" if len(one.points) > 1 else "hover", *chain.from_iterable(one.points)]
+        case _:  # a text, or several actions, of which the picture has room for none
             return ["text", action]
 
 
-_POINTED = {
-    actions.Click: "click",
-    actions.DoubleClick: "double",
-    actions.RightClick: "right",
-    actions.MiddleClick: "middle",
-    actions.Hover: "hover",
-}
-
-
-class Words:
-    """The text of each token of a vocabulary.
-
-    Args:
-        model: The directory of a checkpoint; None where it is not known any more: tokens are then shown by number, and
-            so they are where its vocabulary is broken.
-    """
+class TokenTexts:
+    """The text of each token of a vocabulary; without one, or with a broken one, tokens are shown by number."""
 
     def __init__(self, model: Path | None) -> None:
         self._tokenizer: Any = None
@@ -105,21 +98,14 @@ def _vocabulary(path: Path) -> Any:
 
 
 class Pictures:
-    """The screenshots of a trajectory store as the page shows them.
-
-    Args:
-        root: The trajectory store.
-    """
+    """The screenshots of a trajectory store as the page shows them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._shown = functools.lru_cache(maxsize=1024)(self._read)
 
     def of(self, keys: Iterable[str]) -> list[tuple[str, str, bool]]:
-        """Return each screenshot once as its key, its address with the picture in it, and whether that is a thumbnail.
-
-        One that is missing or no picture has an empty address.
-        """
+        """Return key, address (with the picture in it) and whether it is a thumbnail, of each screenshot."""
         return [(key, *self._shown(key)) for key in dict.fromkeys(keys) if KEY.fullmatch(key)]
 
     def _read(self, key: str) -> tuple[str, bool]:
@@ -147,3 +133,71 @@ def _thumbnail(png: bytes) -> bytes:
 
 def _address(kind: str, content: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def script(name: str, value: Any) -> str:
+    """Return a script that hands a value to the page under a name.
+
+    JSON in ASCII is an expression of JavaScript, and what it holds stays text: nothing in it is run. No key of it may
+    come from a record, as the key `__proto__` is more than text in JavaScript.
+    """
+    return f"arpoData({json.dumps(name)},{json.dumps(value, allow_nan=False, separators=(',', ':'))});\n"
+
+
+def chunk_name(group: ShownGroup, stamp: tuple[int, int] | None, vocabulary: str) -> str:
+    """Return the name of the chunk of a group, which changes with everything that the chunk is made of."""
+    members = [
+        (member.episode.id, member.episode.digest, member.injected, member.left_out, member.number)
+        for member in group.members
+    ]
+    content = repr((FORMAT, group.key, members, stamp, vocabulary)).encode(errors="replace")
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
+def texts_of(group: ShownGroup, records: Records) -> list[list[Any]]:
+    """Return a row for each member: group, position, and all of its responses, for the search in answers."""
+    rows: list[list[Any]] = []
+    for position, member in enumerate(group.members):
+        line = records.line(member.episode)
+        if line is not None:
+            rows.append([group.key, position, "\n".join(step["response"] for step in json.loads(line)["steps"])])
+    return rows
+
+
+def group_chunk(
+    group: ShownGroup, records: Records, update: UpdateRecord | None, words: TokenTexts, pictures: Pictures
+) -> dict[str, Any]:
+    """Return the content of the pages of a group: stored records, texts, pictures, and the numbers of its update."""
+    members: list[dict[str, Any] | None] = []
+    ids, shown = set[int](), list[str]()
+    for member in group.members:
+        line = records.line(member.episode)
+        if line is None:  # a resumed run has just taken it back; the next look at the run sees that
+            members.append(None)
+            continue
+        record = json.loads(line)
+        for step in record["steps"]:
+            ids.update(step["prompt_ids"], step["response_ids"])
+            shown.append(step["screenshot"])
+        shown.append(str(record.get("last_screenshot", "")))
+        members.append(
+            {
+                "raw": line.decode(),
+                "marks": [mark(step["action"], step["parse_error"]) for step in record["steps"]],
+                "numbers": _numbers(update, member.number, member.episode),
+                "file": f"{member.episode.path.parent.name}/{member.episode.path.name}",
+            }
+        )
+    return {"key": group.key, "members": members, "words": words.of(ids), "pictures": pictures.of(shown)}
+
+
+def _numbers(update: UpdateRecord | None, number: int | None, episode: Episode) -> list[tuple[str, str]]:
+    """Return the numbers of an episode's tokens in an update: pairs of a name and little-endian float32 in base64."""
+    if update is None or number is None:
+        return []
+    found = update.tokens(number).items()
+    return [
+        (name, base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode())
+        for name, values in found
+        if len(values) == episode.tokens
+    ]

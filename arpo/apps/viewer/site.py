@@ -1,26 +1,31 @@
-"""The folder that opens in a browser: the page, and the data of one run or two."""
+"""The folder that opens in a browser: the page, and the index and the chunks of one run or two."""
 
-import json
-import logging
+import math
 import os
+import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import quote
 
-from arpo.apps.run_files import read_files
-from arpo.apps.viewer.chunks import digest_of, file_of, group_chunk, script, texts_of
-from arpo.apps.viewer.groups import ShownGroup, Updates, show_groups
-from arpo.apps.viewer.index import index_of, settings_of
-from arpo.apps.viewer.parts import Pictures, Words
-from arpo.apps.viewer.records import Records
+from arpo.apps.viewer.parts import (
+    INJECTED,
+    LEFT_OUT,
+    PARSE_ERROR,
+    Pictures,
+    TokenTexts,
+    chunk_name,
+    group_chunk,
+    script,
+    texts_of,
+)
+from arpo.apps.viewer.records import Broken, Episode, Files, Member, Records, ShownGroup, Updates, show_groups
 from arpo.errors import ConfigError
+from arpo.evaluation.run_folder import Record, RunFolder, read_folder
 from arpo.host.files import write_atomically
 from arpo.rollout.storage import store_of
-
-log = logging.getLogger(__name__)
 
 APP = Path(__file__).parent / "app"
 LETTERS = "ab"
@@ -28,16 +33,30 @@ MARK = "viewer.css"
 """The file by which the folder of a viewer is known; it is written first, so that also half a one is known."""
 
 
+CURVES = (
+    "rollout/success_rate",
+    "val/in_domain/success_rate",
+    "val/held_out/success_rate",
+    "group/all_failed",
+    "group/all_succeeded",
+    "replay/injected",
+    "policy/entropy",
+    "train/ratio_min",
+    "train/ratio_max",
+    "rollout/lag_mean",
+)
+"""The metrics that the page of a run draws."""
+DEFAULT_THRESHOLD = 0.5
+
+_Numbers = dict[Hashable, int]
+"""The number of each value, in the order of first appearance."""
+
+
 class Site:
     """The viewer of one run, or of two side by side, in a folder of its own.
 
     Every file is replaced whole, the index after what it names, so that a page that is opened meanwhile shows either
     the old state or the new one.
-
-    Args:
-        runs: Their folders.
-        out: The folder to write.
-        live: Whether the page shall look for changes.
     """
 
     def __init__(self, runs: Sequence[Path], out: Path, *, live: bool = False) -> None:
@@ -64,13 +83,7 @@ class Site:
 
 
 class RunData:
-    """The data of one run in the viewer's folder.
-
-    Args:
-        run: The folder of the run.
-        letter: Its name in the viewer.
-        out: The viewer's folder.
-    """
+    """The data of one run in the viewer's folder, under a letter."""
 
     def __init__(self, run: Path, letter: str, out: Path) -> None:
         self.run = run
@@ -79,18 +92,17 @@ class RunData:
         self.groups: list[ShownGroup] = []
         self._out = out
         self._directory = out / "data" / letter
-        self._state = self._directory / "state.json"
         self._records, self._updates = Records(self.store), Updates(self.store)
         self._records.refresh()
         if not self._records.episodes and not self._records.broken:
             raise ConfigError(_without_episodes(run))
-        self._settings = settings_of(read_files(run).config, run)
-        self._words, self._pictures = Words(self._settings.model), Pictures(self.store)
-        self._digests = _read_state(self._state)
+        self._model = model_of(read_folder(run).config, run)
+        self._words, self._pictures = TokenTexts(self._model), Pictures(self.store)
+        self._named: set[str] = set()
         self._shown: tuple[Any, ...] = ()
 
     def write(self) -> bool:
-        """Write the chunks that have changed, then the index; return whether there was anything to write."""
+        """Write the chunks that are not there yet, then the index; return whether there was anything to write."""
         stamps = self._stamps()  # before the files are read: what comes meanwhile is then new at the next look
         self._records.refresh()
         self._updates.refresh()
@@ -99,21 +111,33 @@ class RunData:
             return False
         self._shown = shown
         self.groups = show_groups(self._records.episodes, self._updates.records)
-        digests = [self._digest(group) for group in self.groups]
-        found = zip(self.groups, digests, strict=True)
-        stale = [
-            group
-            for group, digest in found
-            if self._digests.get(group.key) != digest or not self._file(f"g/{file_of(group.key)}").exists()
+        names = [
+            chunk_name(group, None if group.update is None else self._updates.stamp(group.update), str(self._model))
+            for group in self.groups
         ]
-        for group in stale:
+        stale = [
+            (group, name)
+            for group, name in zip(self.groups, names, strict=True)
+            if not self._file(f"g/{name}").exists()
+        ]
+        for group, name in stale:
             update = None if group.update is None else self._updates.whole(group.update)
-            chunk = group_chunk(group, self._records, update, self._words, self._pictures)
-            self._write(f"g/{file_of(group.key)}", chunk)
-        self._write_texts(stale)
-        self._write_index(digests)
-        self._digests = {group.key: digest for group, digest in zip(self.groups, digests, strict=True)}
-        write_atomically(self._state, json.dumps({"groups": self._digests}))
+            self._write(f"g/{name}", group_chunk(group, self._records, update, self._words, self._pictures))
+        self._write_texts([group for group, _ in stale])
+        index = index_of(
+            self.run,
+            self.groups,
+            names,
+            broken=[*self._records.broken, *self._updates.broken],
+            torn=self._records.torn,
+            screens=quote(os.path.relpath(self.store.resolve() / "screens", self._out.resolve())),
+            words_known=self._words.known,
+        )
+        self._write("index", index)
+        for path in self._directory.glob("g/*.js"):
+            if path.stem not in self._named.union(names):  # a page that was opened meanwhile has the index before this
+                path.unlink()
+        self._named = set(names)
         return True
 
     def _file(self, name: str) -> Path:
@@ -122,27 +146,18 @@ class RunData:
     def _write(self, name: str, value: Any) -> None:
         write_atomically(self._file(name), script(f"{self.letter}/{name}", value))
 
-    def _stamps(self) -> list[tuple[str, int, int]]:
-        """Return name, time and size of every file that the viewer reads."""
+    def _stamps(self) -> object:
+        """Return something that changes with the time or size of a file that the viewer reads."""
         patterns = ("*/iteration_*.jsonl", "updates/*.safetensors")
         paths = [path for pattern in patterns for path in self.store.glob(pattern)]
         paths += [self.run / name for name in ("metrics.jsonl", "run.json", "results.json")]
         paths += (self.run / "eval").glob("*.json")
-        found = []
-        for path in sorted(paths):
-            try:
-                stat = path.stat()
-            except FileNotFoundError:
-                continue
-            found.append((str(path), stat.st_mtime_ns, stat.st_size))
-        return found
-
-    def _digest(self, group: ShownGroup) -> str:
-        stamp = None if group.update is None else self._updates.stamp(group.update)
-        return digest_of(group, stamp, str(self._settings.model))
+        files = Files(lambda _: None)
+        files.refresh(paths)
+        return files.known
 
     def _write_texts(self, stale: Sequence[ShownGroup]) -> None:
-        """Write what was said in each iteration of which something has changed."""
+        """Write the responses of each iteration of which something has changed."""
         places = {(group.first.split, group.first.iteration) for group in stale}
         texts: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
         for group in self.groups:
@@ -152,22 +167,9 @@ class RunData:
         for (split, iteration), rows in texts.items():
             self._write(f"t/{split}-{iteration}", rows)
 
-    def _write_index(self, digests: Sequence[str]) -> None:
-        index = index_of(
-            self.run,
-            self.groups,
-            digests,
-            broken=[*self._records.broken, *self._updates.broken],
-            torn=self._records.torn,
-            success_threshold=self._settings.success_threshold,
-            screens=quote(os.path.relpath(self.store.resolve() / "screens", self._out.resolve())),
-            words_known=self._words.known,
-        )
-        self._write("index", index)
-
 
 def _without_episodes(run: Path) -> str:
-    """Return why a folder cannot be shown, and what to do."""
+    """Return the reason why a folder cannot be shown, and the remedy."""
     if not run.is_dir():
         return f"there is no folder {run}: name that of a run, as outputs/arpo_miniwob/default"
     runs = sorted(path.parent for pattern in ("*/trajectories", "*/*/trajectories") for path in run.glob(pattern))
@@ -178,10 +180,159 @@ def _without_episodes(run: Path) -> str:
     return f"{run} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default"
 
 
-def _read_state(path: Path) -> dict[str, str]:
-    """Return the digests of the chunks that an earlier call has written."""
+def index_of(
+    run: Path,
+    groups: Sequence[ShownGroup],
+    chunks: Sequence[str],
+    *,
+    broken: Sequence[Broken],
+    torn: Sequence[str],
+    screens: str,
+    words_known: bool,
+) -> dict[str, Any]:
+    """Return the index of a run.
+
+    Args:
+        run: Its folder.
+        groups: In the order in which they are shown.
+        chunks: The name of each group's chunk, another one for each content.
+        broken: Episodes and updates that could not be read.
+        torn: Files that end in a part of a record.
+        screens: The way from the page to the screenshots themselves.
+        words_known: Whether the text of tokens is known.
+    """
+    files = read_folder(run)
+    tasks: _Numbers = {}
+    outcomes: _Numbers = {}
+    rows = [(number, member) for number, group in enumerate(groups) for member in group.members]
+    return {
+        "name": " / ".join(run.resolve().parts[-2:]),
+        "origin": origin_of(files),
+        "threshold": threshold_of(files.config),
+        "screens": screens,
+        "wordsKnown": words_known,
+        "groups": _groups(groups, chunks, tasks),
+        "episodes": _episodes(rows, tasks, outcomes),
+        "tasks": list(tasks),
+        "outcomes": list(outcomes),
+        "curves": list(curves_of(files).items()),
+        "evaluations": evaluations_of(files),
+        "broken": [[each.file, each.line, each.reason, each.text] for each in broken]
+        + [["", 0, reason, ""] for reason in files.broken],
+        "torn": list(torn),
+    }
+
+
+def _groups(groups: Sequence[ShownGroup], chunks: Sequence[str], tasks: _Numbers) -> dict[str, list[Any]]:
+    return {
+        "key": [group.key for group in groups],
+        "file": list(chunks),
+        "digest": list(chunks),
+        "split": [group.first.split for group in groups],
+        "iteration": [group.first.iteration for group in groups],
+        "task": [_number(tasks, _task(group.first)) for group in groups],
+        "update": [None if group.update is None else group.update.iteration for group in groups],
+        "version": [None if group.update is None else group.update.policy_version for group in groups],
+    }
+
+
+def _episodes(rows: Sequence[tuple[int, Member]], tasks: _Numbers, outcomes: _Numbers) -> dict[str, list[Any]]:
+    def column(of: Callable[[Member], Any]) -> list[Any]:
+        return [of(member) for _, member in rows]
+
+    return {
+        "group": [number for number, _ in rows],
+        "id": column(lambda member: member.episode.id),
+        "task": column(lambda member: _number(tasks, _task(member.episode))),
+        "outcome": column(lambda member: _number(outcomes, member.episode.facts.outcome)),
+        "taskReward": column(lambda member: member.episode.facts.task_reward),
+        "formatReward": column(lambda member: member.episode.facts.format_reward),
+        "steps": column(lambda member: member.episode.steps),
+        "tokens": column(lambda member: member.episode.tokens),
+        "oldest": column(lambda member: member.episode.oldest),
+        "newest": column(lambda member: member.episode.newest),
+        "advantage": column(lambda member: member.advantage if _is_number(member.advantage) else None),
+        "flags": column(
+            lambda member: (
+                INJECTED * member.injected | LEFT_OUT * member.left_out | PARSE_ERROR * member.episode.parse_error
+            )
+        ),
+        # JavaScript rounds integers of more than 53 bits.
+        "seed": column(lambda member: str(member.episode.facts.seed)),
+    }
+
+
+def _number(known: _Numbers, value: Hashable) -> int:
+    return known.setdefault(value, len(known))
+
+
+def _task(episode: Episode) -> tuple[str, str, str]:
+    return episode.facts.task_id, episode.facts.domain, episode.facts.instruction
+
+
+def threshold_of(config: Record) -> float:
+    """Return the task reward above which an episode of a run is a success."""
+    threshold = _at(config, "rollout", "settings", "success_threshold")
+    return float(threshold) if _is_number(threshold) else DEFAULT_THRESHOLD
+
+
+def model_of(config: Record, run: Path) -> Path | None:
+    """Return the checkpoint that a run started from, if it is still there, relative to where the run was started."""
+    named = _at(config, "model", "path")
+    if not isinstance(named, str):
+        return None
+    places = [Path(named), *(parent / named for parent in run.resolve().parents)]
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): str(digest) for key, digest in state["groups"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+        return next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    except OSError:  # a name that no file can have
+        return None
+
+
+def curves_of(files: RunFolder) -> dict[str, list[list[float]]]:
+    """Return points [iteration, value] of each metric that is drawn; of two lines of an iteration the later counts."""
+    points: dict[str, dict[int, float]] = {name: {} for name in CURVES}
+    for line in files.metrics:
+        for name in CURVES:
+            if line.get(name) is not None:
+                points[name][line["step"]] = line[name]
+    return {name: [[step, value] for step, value in sorted(found.items())] for name, found in points.items() if found}
+
+
+def evaluations_of(files: RunFolder) -> list[list[Any]]:
+    """Return a row for each evaluation of each list: iteration, list, success, its interval, episodes, lost ones."""
+    rows = []
+    for iteration, results in [*files.evaluations.items(), (0, files.results)]:
+        for listed, result in results.items():
+            overall = result["overall"]
+            row = [overall.get(key) for key in ("success_rate", "interval_low", "interval_high", "episodes")]
+            if all(map(_is_number, row)):
+                rows.append([iteration, listed, *row, result.get("lost")])
+    return rows
+
+
+def origin_of(files: RunFolder) -> list[list[str]]:
+    """Return pairs of a name and a fact of the last start of a run: command, commit, time and status."""
+    last = files.starts[-1] if files.starts else {}
+    command = last.get("command")
+    found = {
+        "command": shlex.join(["python", *map(str, command)]) if isinstance(command, list) else None,
+        "commit": _at(last, "git", "commit"),
+        "started": last.get("started"),
+        "status": last.get("status"),
+    }
+    return [[word, str(fact)] for word, fact in found.items() if fact]
+
+
+def _at(tree: Any, *keys: str) -> Any:
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False

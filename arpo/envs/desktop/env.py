@@ -4,20 +4,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from arpo.agent.actions import Action, Call, CallUser, Drag, Fail, Finished, TypeText, Wait
+from arpo.bounds import AtLeastOne, NotNegative, Positive, checked
 from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
 from arpo.envs.desktop.tasks import DesktopTask, place, read_task
 from arpo.envs.guest.blame import blaming, score_of
 from arpo.envs.guest.certificate import Window
-from arpo.envs.guest.client import OURS, Guest, comes_true
+from arpo.envs.guest.client import OURS, Guest, poll_until
 from arpo.envs.guest.image import GUEST_PORT, container_of, with_secret
 from arpo.envs.guest.input import to_events
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import score_of_giving_up
-from arpo.envs.protocol import StepResult
+from arpo.envs.protocol import KnownDesktop, StepResult
 from arpo.envs.screenshot import most_bytes
 from arpo.errors import ConfigError, EnvError
 from arpo.host.cell import Cells, of_this_package
@@ -34,7 +35,8 @@ CHARACTER_S = 0.005
 """For each character of a text: the guest teaches its keyboard what it has not, some of it at a time."""
 
 
-class DockerDesktop:
+@checked
+class DockerDesktop(KnownDesktop):
     """A `DesktopEnv` and `SolvableEnv`: one container with a desktop in it.
 
     Args:
@@ -56,10 +58,9 @@ class DockerDesktop:
 
     Attributes:
         machine: The container, with the client of its guest server.
-
-    Raises:
-        EnvError: If the desktop does not start.
     """
+
+    example_tasks = "desktop32"
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
@@ -69,21 +70,16 @@ class DockerDesktop:
         reset: ResetMode = "in_place",
         network: Network = "closed",
         pause: bool = False,
-        quiet_s: float = 0.3,
-        settle_limit_s: float = 3.0,
-        wait_s: float = 1.0,
-        memory_mb: int = 768,
-        disk_mb: int = 64,
-        cpus: float = 2.0,
-        start_timeout_s: float = OURS.start_s,
-        window_timeout_s: float = OURS.window_s,
+        quiet_s: NotNegative = 0.3,
+        settle_limit_s: NotNegative = 3.0,
+        wait_s: NotNegative = 1.0,
+        memory_mb: AtLeastOne = 768,
+        disk_mb: AtLeastOne = 64,
+        cpus: Positive = 2.0,
+        start_timeout_s: Positive = OURS.start_s,
+        window_timeout_s: NotNegative = OURS.window_s,
         functions: bool = False,
     ) -> None:
-        if reset not in get_args(ResetMode) or network not in get_args(Network):
-            raise ConfigError(
-                f"reset must be one of {get_args(ResetMode)} and network one of {get_args(Network)}, "
-                f"got {reset!r} and {network!r}"
-            )
         self._screen = (int(screen[0]), int(screen[1]))
         self._reset_mode, self._pause = reset, pause
         self._quiet_s, self._settle_limit_s, self._wait_s = quiet_s, settle_limit_s, wait_s
@@ -124,7 +120,12 @@ class DockerDesktop:
         self._used, self._last = True, None
         place(guest, wanted.files)
         setup.prepare(wanted.config)
-        guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}")
+
+        def has_windows() -> bool:
+            titles = guest.titles()
+            return all(any(window in title for title in titles) for window in wanted.windows)
+
+        guest.wait_for(has_windows, f"the windows {wanted.windows}")
         guest.check_health()  # what is used up from here on, the policy has used up
         self._episode = task, wanted, setup
         return self._observe()
@@ -177,7 +178,7 @@ class DockerDesktop:
             raise ConfigError("the task has no scripted solution")
         for line in task.solution:
             if isinstance(line, Window):  # which may never come, where a demonstrator has erred
-                comes_true(partial(line.is_active, self.guest), self._settle_limit_s)
+                poll_until(partial(line.is_active, self.guest), self._settle_limit_s)
             else:
                 yield line
         if not isinstance(task.solution[-1], Finished | Fail | CallUser):
@@ -195,18 +196,15 @@ class DockerDesktop:
                 return 0.0
 
     def _renew(self) -> None:
-        """Make the desktop as good as new; nothing to do before the first episode."""
+        """Make the desktop as good as new, after the first episode."""
         self.machine.container.resume()
         self._episode = None
-        if not self._used:
-            return
-        match self._reset_mode:
-            case "in_place":
-                self.machine.guest.reset()
-            case "restart":
-                self.machine.restart()
-            case "fresh":
-                self.machine.replace(*with_secret(self._spec))
+        if self._used and self._reset_mode == "in_place":
+            self.machine.guest.reset()
+        elif self._used and self._reset_mode == "restart":
+            self.machine.restart()
+        elif self._used:
+            self.machine.replace(*with_secret(self._spec))
         self._used = False
 
     def _observe(self) -> Observation:
@@ -221,8 +219,3 @@ class DockerDesktop:
         if self._episode is None:
             raise EnvError(call, f"{call} was called before reset, or after close")
         return self._episode
-
-
-def _has_windows(guest: Guest, task: DesktopTask) -> bool:
-    titles = guest.titles()
-    return all(any(wanted in title for title in titles) for wanted in task.windows)

@@ -25,7 +25,7 @@ FUNCTIONS = (
 
 
 def desktop_functions() -> tuple[Function, ...]:
-    """Return what a desktop with functions has, for the prompt."""
+    """Return the functions of a desktop that has some, for the prompt."""
     return FUNCTIONS
 
 

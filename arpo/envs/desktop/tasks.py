@@ -48,7 +48,7 @@ class DesktopTask:
     solution: tuple[Line, ...]
     """A script that solves it, in screen pixels. A key of ours; empty where there is none."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents by path below the home directory, there before the set-up; one that ends in `/` is a folder."""
+    """As in `Instance`; there before the set-up."""
     done: Callable[[Home], bool] | None = None
     """The checker of a template, in the place of `checks`."""
 
@@ -74,28 +74,28 @@ def read_task(task: Task) -> DesktopTask:
     evaluator = config.get("evaluator")
     if not isinstance(evaluator, Mapping) or "func" not in evaluator:
         raise TaskFormatError(f"task {task.id!r}: key 'evaluator' must be an object with 'func', got {evaluator!r}")
+    place = ""
     try:
         refused = list(step_obstacles(config, TaskSetup.STEPS))
+        checks = _checks(evaluator)
+        place = "solution "
+        solution = read_script(config.get("solution", ()))
     except TaskFormatError as error:
-        raise TaskFormatError(f"task {task.id!r}: {error}") from error
+        raise TaskFormatError(f"task {task.id!r}: {place}{error}") from error
     if refused:
         raise TaskFormatError(f"task {task.id!r}: {refused[0]}")
     return DesktopTask(
         config=tuple(config.get("config", ())),
         windows=tuple(str(title) for title in config.get("windows", ())),
         postconfig=tuple(evaluator.get("postconfig", ())),
-        checks=_checks(task, evaluator),
+        checks=checks,
         any_check=evaluator.get("conj", "and") == "or",
-        solution=_solution(task),
+        solution=solution,
     )
 
 
 def run_checks(task: DesktopTask, guest: Guest) -> float:
-    """Return 1.0 when the checks hold, else 0.0.
-
-    Raises:
-        EnvError: If the guest does not say what they read.
-    """
+    """Return 1.0 when the checks hold, else 0.0."""
     if task.done is not None:
         return float(task.done(Home(guest)))
     held = (
@@ -105,11 +105,7 @@ def run_checks(task: DesktopTask, guest: Guest) -> float:
 
 
 def place(guest: Guest, files: Mapping[str, bytes]) -> None:
-    """Write the files of a template into the home directory.
-
-    Raises:
-        EnvError: If the guest does not.
-    """
+    """Write the files of a template into the home directory."""
     folders = {path.rpartition("/")[0] for path in files} - {""}
     if folders:
         guest.execute(["mkdir", "-p", *(f"{HOME}/{folder}" for folder in sorted(folders))])
@@ -136,49 +132,34 @@ RESULTS: Mapping[str, Callable[[Guest, Parameters], str]] = {"vm_command_line": 
 """Functions that fetch the text a check is about, by OSWorld's names; a file that is not there reads as empty."""
 
 
-def _exact_match(found: str, rules: Parameters) -> bool:
-    return found == str(rules["expected"])
-
-
 def _check_include_exclude(found: str, rules: Parameters) -> bool:
     wanted, unwanted = rules.get("include", ()), rules.get("exclude", ())
     return all(text in found for text in wanted) and not any(text in found for text in unwanted)
 
 
 METRICS: Mapping[str, Callable[[str, Parameters], bool]] = {
-    "exact_match": _exact_match,
+    "exact_match": lambda found, rules: found == str(rules["expected"]),
     "check_include_exclude": _check_include_exclude,
 }
 """OSWorld's metrics that our tasks use."""
 
 
-def _checks(task: Task, evaluator: Parameters) -> tuple[Check, ...]:
+def _checks(evaluator: Parameters) -> tuple[Check, ...]:
     if evaluator["func"] == "infeasible":
         return ()
     metrics, results, expected = (as_list(evaluator.get(key)) for key in ("func", "result", "expected"))
     if not len(metrics) == len(results) == len(expected):
-        raise TaskFormatError(f"task {task.id!r}: evaluator.func, result and expected differ in length")
+        raise TaskFormatError("evaluator.func, result and expected differ in length")
     checks = []
     for metric, result, right in zip(metrics, results, expected, strict=True):
         if metric not in METRICS:
-            raise TaskFormatError(
-                f"task {task.id!r}: evaluator.func {metric!r} is unknown; {', '.join(METRICS)} are not"
-            )
+            raise TaskFormatError(f"evaluator.func {metric!r} is unknown; {', '.join(METRICS)} are not")
         if not isinstance(result, Mapping) or result.get("type") not in RESULTS:
-            raise TaskFormatError(
-                f"task {task.id!r}: evaluator.result needs a type of {', '.join(RESULTS)}, is {result!r}"
-            )
+            raise TaskFormatError(f"evaluator.result needs a type of {', '.join(RESULTS)}, is {result!r}")
         if not isinstance(right, Mapping) or right.get("type") != "rule":
-            raise TaskFormatError(f"task {task.id!r}: evaluator.expected must have the type 'rule', is {right!r}")
+            raise TaskFormatError(f"evaluator.expected must have the type 'rule', is {right!r}")
         checks.append(Check(metric, result, right["rules"]))
     return tuple(checks)
-
-
-def _solution(task: Task) -> tuple[Line, ...]:
-    try:
-        return read_script(task.config.get("solution", ()))
-    except TaskFormatError as error:
-        raise TaskFormatError(f"task {task.id!r}: solution {error}") from error
 
 
 def _of_template(instance: Instance) -> DesktopTask:

@@ -14,27 +14,20 @@ from typing import Any
 import tenacity
 
 from arpo.agent.actions import Scalar
+from arpo.bounds import NotNegative, Positive, checked
 from arpo.envs.answers import decoded
 from arpo.envs.guest.input import Event
-from arpo.envs.guest.transport import (
-    CONNECT_TIMEOUT_S,
-    LARGEST_ANSWER,
-    Answer,
-    BrokenConnectionError,
-    Transport,
-)
-from arpo.errors import ConfigError, DesktopDestroyedError, EnvError, check_at_least, check_positive
+from arpo.envs.guest.transport import CONNECT_TIMEOUT_S, LARGEST_ANSWER, Answer, BrokenConnectionError, Transport
+from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 
 Command = str | Sequence[str]
 
 EXECUTION_GRACE_S = 3.0
 """So long before its deadline our guest server ends a program and says so."""
-GET_ATTEMPTS = 2
-GET_PAUSE_S = 0.05
-POLL_S = 0.02
-LONGEST_POLL_S = 0.5
+GET_ATTEMPTS, GET_PAUSE_S = 2, 0.05
+POLL_S, LONGEST_POLL_S = 0.02, 0.5
 POLL_SHARE = 0.1
-"""Of the time waited so far: where many guests start at once, those who ask how far they are take cores from them."""
+"""Of the time waited so far: where many guests start at once, polls take cores from them."""
 ALIVE_POLL_S = 0.25
 """The engine takes more time to say whether a guest runs than the guest to say whether it is healthy."""
 LARGEST_TEXT = 4 * 2**20
@@ -45,6 +38,7 @@ LARGEST_FILE = 32 * 2**20
 """Bytes of a file that is graded."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """Seconds after which a desktop counts as broken, by what is waited for. The defaults are those of our own.
@@ -52,20 +46,16 @@ class Deadlines:
     They end before those of a pool, whose error could not say what was slow.
     """
 
-    start_s: float = 30.0
+    start_s: Positive = 30.0
     """A container, until its guest is healthy."""
-    call_s: float = 5.0
+    call_s: Positive = 5.0
     """A request that waits for nothing."""
-    program_s: float = 15.0
+    program_s: Positive = 15.0
     """A program of a task or a check, to its end."""
-    open_s: float = 30.0
+    open_s: Positive = 30.0
     """A file that its application opens."""
-    window_s: float = 20.0
-    """A window that is to come; 0 where the guest does not say which there are, and nobody waits."""
-
-    def __post_init__(self) -> None:
-        check_positive(start_s=self.start_s, call_s=self.call_s, program_s=self.program_s, open_s=self.open_s)
-        check_at_least(0, window_s=self.window_s)
+    window_s: NotNegative = 20.0
+    """A window that is to come; 0 where the guest does not say which there are, and none is waited for."""
 
 
 OURS = Deadlines()
@@ -104,12 +94,11 @@ class _Window:
 
 
 class Guest:
-    """A client of one guest server. A call that is not done at its deadline raises `EnvError` of kind `guest`.
+    """A client of one guest server.
 
-    Every call raises `DesktopDestroyedError` once the programs of the desktop have made it useless.
-
-    So does an answer that is too long, packed, or of another type than it must be. Only what changes nothing (GET) is
-    tried a second time, within the same deadline.
+    A call raises `EnvError` of kind `guest` if it is not done at its deadline, or its answer is too long, packed or of
+    another type than it must be, and `DesktopDestroyedError` once the programs of the desktop have made it useless.
+    Only what changes nothing (GET) is tried a second time, within the same deadline.
 
     Args:
         address: `http://host:port`.
@@ -127,7 +116,7 @@ class Guest:
         self._transport.close()
 
     def screenshot(self, *, quiet_s: float = 0.0, limit_s: float = 0.0, most_bytes: int = LARGEST_ANSWER) -> bytes:
-        """Return the screen as PNG, which nobody has looked at.
+        """Return the screen as PNG, unchecked.
 
         Args:
             quiet_s: Wait until the picture has not changed for so long; 0: take it as it is. Only our guests wait.
@@ -138,11 +127,7 @@ class Guest:
         return self._get("/screenshot", wait, timeout_s=self.deadlines.call_s + limit_s, most_bytes=most_bytes)
 
     def check_health(self) -> None:
-        """Take a screenshot and ask what is wrong.
-
-        Raises:
-            EnvError: If anything is.
-        """
+        """Take a screenshot and ask what is wrong."""
         self._get("/health")
 
     def titles(self) -> list[str]:
@@ -151,21 +136,13 @@ class Guest:
         return [window.title for window in decoded(content, list[_Window], "/windows")]
 
     def wait_for(self, ready: Callable[[], bool], what: str) -> None:
-        """Poll a healthy guest until its windows are `ready`.
-
-        Raises:
-            EnvError: If the deadline passes, says what was awaited; or if a poll fails.
-        """
+        """Poll a healthy guest until its windows are `ready`."""
         limit_s = self.deadlines.window_s
-        if not comes_true(ready, limit_s):
+        if not poll_until(ready, limit_s):
             raise EnvError("guest", f"{what} did not come within {limit_s:g} s")
 
     def greet(self) -> None:
-        """Ask our own guest server once, for a moment, whether it is healthy.
-
-        Raises:
-            EnvError: If it does not say so.
-        """
+        """Ask our own guest server once, for a moment, whether it is healthy."""
         self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
 
     def wait_until_healthy(self, is_running: Callable[[], bool], probe: "Callable[[Guest], object]" = greet) -> None:
@@ -174,9 +151,6 @@ class Guest:
         Args:
             is_running: Says whether there is anything to wait for.
             probe: Fails while the guest is not healthy.
-
-        Raises:
-            EnvError: If the deadline passes, or the guest ends.
         """
         limit_s, began = self.deadlines.start_s, time.monotonic()
         ask_engine_at = began
@@ -261,11 +235,7 @@ class Guest:
         self._content(answer, "POST", "/judge")
 
     def tunnel(self, program: str) -> socket.socket:
-        """Return a connection to a program of the desktop, such as `vlc`, if that itself answers at its port.
-
-        Raises:
-            EnvError: If it does not.
-        """
+        """Return a connection to a program of the desktop, such as `vlc`, if that itself answers at its port."""
         return self._transport.tunnel(f"/tunnel/{program}", timeout_s=self.deadlines.call_s)
 
     def reset(self) -> None:
@@ -317,8 +287,8 @@ def _limit_of_guest(timeout_s: float) -> float:
     return max(timeout_s - EXECUTION_GRACE_S, timeout_s / 2)
 
 
-def comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> bool:
-    """Poll a condition, and return whether it came true within the limit."""
+def poll_until(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> bool:
+    """Poll a condition until it holds or time is up; return whether it holds."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_result(operator.not_),
         stop=tenacity.stop_after_delay(limit_s),

@@ -15,7 +15,7 @@ the third alone."""
 MOST_FILES = ",nr_inodes=100000"
 """More would take a reset as long as a broken one may take."""
 SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "16384", "kernel.msgmni": "16"}
-"""Memory that outlives the programs that share it would be nobody's when memory runs out: 64 MiB in pages of 4096
+"""Memory that outlives the programs that share it could not be freed when memory runs out: 64 MiB in pages of 4096
 bytes, gone with the last program that has it; 16 queues of 16 KiB."""
 
 

@@ -5,8 +5,8 @@ They mean what the source of `arpo.agent.pyautogui` means, without a process for
 
 import math
 
-from arpo.agent.actions import Action, Direction
-from arpo.agent.devices import Button, MouseAndKeyboard
+from arpo.agent.actions import Action, Button, Direction
+from arpo.agent.devices import MouseAndKeyboard
 from arpo.agent.keys import known_key, typeable
 
 Event = tuple[str | float, ...]

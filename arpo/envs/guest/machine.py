@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Callable
-from typing import TypeVar
 
 from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.guest.transport import CONNECT_TIMEOUT_S
@@ -10,13 +9,11 @@ from arpo.errors import EnvError
 from arpo.host.container_spec import LOOPBACK, ContainerSpec
 from arpo.host.containers import Container, Containers
 
-_T = TypeVar("_T")
-
 
 class Machine:
     """The one container that an environment has at a time, and the client of the guest server in it.
 
-    Every method raises `EnvError` where there is no container, or it or its guest does not start.
+    The constructor and every method raise `EnvError` where there is no container, or it or its guest does not start.
 
     Args:
         spec: The first container to start.
@@ -28,9 +25,6 @@ class Machine:
 
     Attributes:
         secret: What the guest server of the container demands.
-
-    Raises:
-        EnvError: If the container does not start; it is removed then.
     """
 
     def __init__(
@@ -58,12 +52,16 @@ class Machine:
     @property
     def guest(self) -> Guest:
         """The client of the guest server."""
-        return _existing(self._guest)
+        if self._guest is None:
+            raise self._absent()
+        return self._guest
 
     @property
     def container(self) -> Container:
         """The container."""
-        return _existing(self._container)
+        if self._container is None:
+            raise self._absent()
+        return self._container
 
     def address(self, guest_port: int) -> str:
         """Return the address of a server in the guest."""
@@ -124,8 +122,6 @@ class Machine:
         if container is not None:
             self._containers.remove(container)
 
-
-def _existing(thing: _T | None) -> _T:
-    if thing is None:
-        raise EnvError("reset", "the environment is closed, or its machine did not start; build a new one")
-    return thing
+    @staticmethod
+    def _absent() -> EnvError:
+        return EnvError("reset", "the environment is closed, or its machine did not start; build a new one")

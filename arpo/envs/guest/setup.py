@@ -81,8 +81,8 @@ class TaskSetup:
     def conclude(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """Perform the steps of `postconfig`, in order, before grading.
 
-        What a guest refuses here may be the agent's doing, who closed the window that a step wants: it is logged, and
-        the grader judges what there is, as in OSWorld. A step that nobody answered may be the one that saves the
+        A refusal of the guest may be the doing of the agent, which closed the window that a step wants: it is logged,
+        and the grader judges what there is, as in OSWorld. A step without an answer may be the one that saves the
         agent's work, and a guest that answers the grader again would be judged without it.
 
         Raises:
@@ -141,7 +141,7 @@ class TaskSetup:
     def _activate_window(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:
         """Bring a window to the front, when it has come: a step before may just have launched it.
 
-        Before grading nobody waits: a window that is not there has been closed.
+        Before grading there is no wait: a window that is not there has been closed.
         """
         if self._prepares and self._guest.deadlines.window_s:
             self._guest.wait_for(lambda: window_name in " ".join(self._guest.titles()), window_name)

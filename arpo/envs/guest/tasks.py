@@ -14,10 +14,7 @@ from arpo.types import Task
 Step = Callable[..., None]
 """A method that performs one kind of set-up step. Its parameters are those that a task file must and may give."""
 
-NOT_SUPPORTED: Mapping[str, str] = {
-    "googledrive": "it needs a Google account",
-    "login": "it needs a Google account",
-}
+NOT_SUPPORTED: Mapping[str, str] = {"googledrive": "it needs a Google account", "login": "it needs a Google account"}
 """OSWorld's steps that no interpreter here performs, with the reason."""
 
 
@@ -101,7 +98,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def score_of_giving_up(last: Action | None, *, infeasible: bool) -> float | None:
-    """Return what an episode scores by its last action alone, None where the checks of the task decide.
+    """Return the score of an episode by its last action alone, None where the checks of the task decide.
 
     Giving up solves an infeasible task and fails every other one; nothing else solves an infeasible task. `CallUser`
     gives up too, as in the official code, which has no other word for it.

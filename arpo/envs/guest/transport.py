@@ -19,7 +19,7 @@ from arpo.errors import EnvError
 CONNECT_TIMEOUT_S = 2.0
 LARGEST_HEAD, CRLF = 4096, b"\r\n"
 LARGEST_ANSWER = 16 * 2**20
-"""Bytes of an answer where nobody says another limit."""
+"""Bytes of an answer where no other limit is given."""
 KEPT_ALIVE_S = 5.0
 """Seconds for which a connection without a call stays open."""
 
@@ -90,11 +90,11 @@ class Transport:
                 return Answer(response.status, self._body(response, most_bytes))
         except httpcore.TimeoutException as error:
             passed_s = time.monotonic() - began
-            what = f"{type(error).__name__}: the answer was not complete after {passed_s:.1f} s"
-            raise NoAnswerError("guest", f"{method} {request.url.path} of {self._name}: {what}") from error
+            trouble = f"{type(error).__name__}: the answer was not complete after {passed_s:.1f} s"
+            raise NoAnswerError("guest", f"{method} {request.url.path} of {self._name}: {trouble}") from error
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise BrokenConnectionError("guest", f"{method} {request.url.path} of {self._name}: {what}") from error
+            trouble = f"{type(error).__name__}: {error}"
+            raise BrokenConnectionError("guest", f"{method} {request.url.path} of {self._name}: {trouble}") from error
         except _RefusedError as error:
             raise NoAnswerError("guest", f"{method} {request.url.path} of {self._name}: {error}") from error
 
@@ -123,7 +123,7 @@ class Transport:
     def _body(self, response: httpcore.Response, most_bytes: int) -> bytes:
         for name, value in response.headers:
             if name.lower() == b"content-encoding":
-                raise _RefusedError(f"the answer is packed ({value[:40]!r}), which nobody asked for")
+                raise _RefusedError(f"the answer is packed ({value[:40]!r}), and was asked for without packing")
         chunks, size = [], 0  # one buffer that grows would be copied, and an answer without end would cost it twice
         for chunk in response.iter_stream():
             size += len(chunk)
@@ -134,7 +134,7 @@ class Transport:
 
 
 class _RefusedError(Exception):
-    """Raised on an answer that nobody will read."""
+    """Raised on an answer that is not read."""
 
 
 class _Backend(httpcore.NetworkBackend):

@@ -73,12 +73,10 @@ FLAGS = (
 
 
 class ChromiumError(RuntimeError):
-    """Raised when Chromium refuses a command or a script throws; the caller knows what it was doing."""
+    """Raised when Chromium refuses a command or a script throws."""
 
 
 class _Message(msgspec.Struct):
-    """One message of the browser: the answer to a command, or an event."""
-
     id: int | None = None
     method: str = ""
     sessionId: str = ""  # noqa: N815 - the name is DevTools'
@@ -134,7 +132,9 @@ class Browser:
             self._pending[message["id"]] = (session, future)
         try:
             with self._write_lock:
-                _write_all(self._write_fd, json.dumps(message).encode() + b"\0")
+                left = json.dumps(message).encode() + b"\0"
+                while left:
+                    left = left[os.write(self._write_fd, left) :]
         except OSError as error:
             self._fail("it closed its pipe")  # the reader may see its end later than the next environment
             raise EnvError("crash", f"the browser closed its pipe: {error}") from error
@@ -197,7 +197,7 @@ class Browser:
                 reason = str(error)
                 break
         os.close(self._read_fd)
-        self.kill(reason)  # nobody would read what a browser says that lives on
+        self.kill(reason)  # a browser that lives on would not be read
         _reaped(self.pid)
 
     def _dispatch(self, message: _Message) -> None:
@@ -237,7 +237,7 @@ class Browser:
             self._events.clear()
         with self._write_lock:
             os.close(self._write_fd)
-            self._write_fd = -1  # a late write fails instead of reaching whoever gets the number next
+            self._write_fd = -1  # a late write fails instead of reaching the next owner of the number
         for future in futures:
             future.set_exception(EnvError("crash", f"the browser is gone: {reason}"))
 
@@ -266,11 +266,7 @@ def _spawn(executable: str, profile: Path, renderers: int) -> tuple[int, int, in
 
 
 def _messages(buffer: bytearray, chunk: bytes) -> Iterator[bytes]:
-    """Add what was read to the buffer, and yield the messages that are whole now, without their last byte 0.
-
-    Raises:
-        EnvError: If one is too long.
-    """
+    """Add what was read to the buffer, and yield the messages that are whole now, without their last byte 0."""
     *ends, rest = chunk.split(b"\0")
     for end in ends:
         yield bytes(buffer) + end
@@ -278,11 +274,6 @@ def _messages(buffer: bytearray, chunk: bytes) -> Iterator[bytes]:
     buffer += rest
     if len(buffer) > LARGEST_MESSAGE:
         raise EnvError("crash", f"it sent a message of more than {LARGEST_MESSAGE} bytes")
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def _read_some(descriptor: int) -> bytes:

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
+from arpo.bounds import AtLeastOne, Positive, checked
 from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.envs.miniwob.tabs import loaded_tabs
 from arpo.envs.miniwob.tasks import known_pages, pages_directory
-from arpo.envs.protocol import StepResult
-from arpo.errors import ConfigError, EnvError, TaskFormatError, check_at_least, check_positive, env_boundary
+from arpo.envs.protocol import KnownDesktop, StepResult
+from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ seed, so the members of a group start from the same pixels. Each operation on it
 MAX_FIRST_SCREENS = 1024
 
 
-class MiniWobEnv:
+@checked
+class MiniWobEnv(KnownDesktop):
     """A MiniWoB++ page on a screen. Environments of one process share a browser; each may live in its own thread.
 
     Every method but `close` raises `EnvError` if the page or the browser failed, or there is no running episode.
@@ -45,7 +47,7 @@ class MiniWobEnv:
         scale: Screen pixels per page pixel.
         executable: Chromium; by default `ARPO_CHROMIUM` or the first one in PATH.
         renderers: Renderer processes that the tabs of this process share.
-        tabs: Pages that stay loaded for each environment of this process, for all of them: a tab takes some 10 MB.
+        tabs: Pages that stay loaded for each environment of this process; a tab takes some 10 MB.
         reset_timeout_s: How long a page may take to load and start.
         step_timeout_s: How long an action and its screenshot may take.
 
@@ -53,26 +55,25 @@ class MiniWobEnv:
         raw_reward: The last reward of the page itself, in [-1, 1]; many pages give fractions for half a solution.
     """
 
+    example_tasks = "miniwob_16"
+
     def __init__(
         self,
         *,
         screen: tuple[int, int] = (168, 210),
         viewport: tuple[int, int] = (168, 210),
-        scale: float = 1.0,
+        scale: Positive = 1.0,
         executable: str | None = None,
-        renderers: int = 1,
-        tabs: int = 1,
-        reset_timeout_s: float = 30.0,
-        step_timeout_s: float = 15.0,
+        renderers: AtLeastOne = 1,
+        tabs: AtLeastOne = 1,
+        reset_timeout_s: Positive = 30.0,
+        step_timeout_s: Positive = 15.0,
     ) -> None:
-        check_at_least(1, renderers=renderers, tabs=tabs)
-        check_positive(reset_timeout_s=reset_timeout_s, step_timeout_s=step_timeout_s)
         self._geometry = Geometry((screen[0], screen[1]), (viewport[0], viewport[1]), scale)
-        self._executable = find_chromium(executable)
         pages_directory()
         self._reset_timeout_s = reset_timeout_s
         self._step_timeout_s = step_timeout_s
-        self._tabs = loaded_tabs(self._executable, self._geometry, renderers)
+        self._tabs = loaded_tabs(find_chromium(executable), self._geometry, renderers)
         self._tabs.join(tabs)
         self._share = tabs
         self._tab: Tab | None = None
@@ -96,7 +97,8 @@ class MiniWobEnv:
         with env_boundary("reset", task.id):
             tab = self._tab = self._tabs.take(page, self._reset_timeout_s)
             deadline = time.monotonic() + self._reset_timeout_s
-            tab.dispatch(tab.devices.release(*self._parking_place()), deadline)
+            width, height = self._geometry.viewport  # the far corner: nothing that was hovered before may be now
+            tab.dispatch(tab.devices.release(width - 1.0, height - 1.0), deadline)
             instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline, str)
             key = f"{page} {seed} {self._geometry}"
             png = FIRST_SCREENS.pop(key, None) or tab.screenshot(deadline)
@@ -137,7 +139,7 @@ class MiniWobEnv:
         scripted = self.look_up("arpo.solvable", list[str])
         if page not in scripted:
             raise ConfigError(f"no scripted solution for {page!r}; there is one for {', '.join(scripted)}")
-        return self._solution()
+        return self._solution(page)
 
     def distractors(self) -> tuple[Action, ...]:
         """Return clicks on everything clickable that is not the next right thing to click."""
@@ -146,11 +148,7 @@ class MiniWobEnv:
         return tuple(Click(*self._geometry.to_screen(x, y)) for x, y in points)
 
     def look_up(self, expression: str, kind: Any = Any) -> Any:
-        """Return the value of a JavaScript expression in the page: for tests and new solution scripts.
-
-        Raises:
-            EnvError: If the expression throws, or its value is of another kind.
-        """
+        """Return the value of a JavaScript expression in the page: for tests and new solution scripts."""
         tab, _ = self._running("step")
         with env_boundary("step", f"{tab.page}: {expression}"):
             return tab.evaluate(expression, time.monotonic() + self._step_timeout_s, kind)
@@ -159,12 +157,12 @@ class MiniWobEnv:
         """Close the tab; idempotent."""
         if not self._closed:
             self._closed = True
-            self._sound = False  # nobody waits for it
+            self._sound = False  # its answer is not waited for
             self._let_go()
             self._tabs.leave(self._share)
 
     def _let_go(self) -> None:
-        """End the episode: its tab is for others, or is closed where nobody knows what it shows."""
+        """End the episode: its tab is for others, or is closed where it may show anything."""
         tab, self._tab, self._episode = self._tab, None, None
         if tab is not None and self._sound:
             self._tabs.give(tab)
@@ -177,36 +175,24 @@ class MiniWobEnv:
             raise EnvError(kind, "there is no episode: reset first")
         return self._episode
 
-    def _parking_place(self) -> tuple[float, float]:
-        # The far corner: whatever an earlier episode left hovered must not be.
-        width, height = self._geometry.viewport
-        return width - 1.0, height - 1.0
-
-    def _solution(self) -> Iterator[Action]:
-        while not self._done:
-            page = self._running("step")[0].page
-            move = self.look_up(f"arpo.solve({json.dumps(page)})", list[Any] | None)
-            if move is None:
-                return
-            yield self._as_action(*move)
-
-    def _as_action(self, kind: str, *values: Any) -> Action:
-        place = self._geometry.to_screen
-        match kind:
-            case "click":
-                return Click(*place(*values))
-            case "drag":
-                return Drag(*place(*values[:2]), *place(*values[2:]))
-            case "scroll":
-                return Scroll(values[0], *place(*values[1:]))
-            case "type":
-                return TypeText(values[0])
-            case "press":
-                return Press(values[0])
-            case "hotkey":
-                return Hotkey(tuple(values))
-            case _:
-                raise ConfigError(f"solutions.js gave an unknown action {kind!r}")
+    def _solution(self, page: str) -> Iterator[Action]:
+        place, ask = self._geometry.to_screen, f"arpo.solve({json.dumps(page)})"
+        while not self._done and (move := self.look_up(ask, list[Any] | None)) is not None:
+            match move:
+                case ["click", *point]:
+                    yield Click(*place(*point))
+                case ["drag", x, y, to_x, to_y]:
+                    yield Drag(*place(x, y), *place(to_x, to_y))
+                case ["scroll", direction, *point]:
+                    yield Scroll(direction, *place(*point))
+                case ["type", text]:
+                    yield TypeText(text)
+                case ["press", key]:
+                    yield Press(key)
+                case ["hotkey", *keys]:
+                    yield Hotkey(tuple(keys))
+                case _:
+                    raise ConfigError(f"solutions.js gave an unknown action {move!r}")
 
 
 def _page_and_seed(task: Task) -> tuple[str, int]:

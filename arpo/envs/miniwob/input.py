@@ -5,8 +5,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from arpo.agent.actions import Direction
-from arpo.agent.devices import Button, MouseAndKeyboard
+from arpo.agent.actions import Button, Direction
+from arpo.agent.devices import MouseAndKeyboard
 from arpo.agent.keys import canonical_key
 
 Event = tuple[str, dict[str, Any]]
@@ -76,7 +76,7 @@ class InputDevices(MouseAndKeyboard[Event]):
 
     @override
     def pointer(self) -> tuple[float, float]:
-        """Return where the pointer is, in page pixels."""
+        """Return the place of the pointer, in page pixels."""
         return self._x, self._y
 
     def release(self, x: float, y: float) -> list[Event]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from PIL import Image
 
-from arpo.agent.actions import Action, Drag, Pointer, moved
+from arpo.agent.actions import Action
 from arpo.envs.answers import decoded
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.input import Event, InputDevices
@@ -38,8 +38,6 @@ class Geometry:
     def __post_init__(self) -> None:
         if self.viewport[0] < PAGE_SIZE[0] or self.viewport[1] < PAGE_SIZE[1]:
             raise ConfigError(f"viewport must be at least {PAGE_SIZE}, the size of a MiniWoB++ page: {self.viewport}")
-        if self.scale <= 0:
-            raise ConfigError(f"scale must be positive, got {self.scale}")
         if self.window[0] > self.screen[0] or self.window[1] > self.screen[1]:
             raise ConfigError(
                 f"a viewport of {self.viewport} at scale {self.scale} needs a screen of at least {self.window}, "
@@ -58,20 +56,15 @@ class Geometry:
 
     def to_page(self, action: Action) -> Action | None:
         """Return the action in page pixels, or None where it meets the empty desktop."""
-        if not isinstance(action, Pointer):
+        if not action.points:
             return action
-        place = (action.x, action.y) if action.x is not None and action.y is not None else None
-        if place is None and isinstance(action, Drag):
-            place = (action.to_x, action.to_y)
-        if place is None:
-            return action
-        x, y = self._point_to_page(*place)
+        x, y = self._point_to_page(*action.points[0])
         if not (0 <= x < self.viewport[0] and 0 <= y < self.viewport[1]):
             return None
-        return moved(action, self._point_to_page)
+        return action.moved(self._point_to_page)
 
     def to_screen(self, x: float, y: float) -> tuple[float, float]:
-        """Return where a point of the page is on the screen, as whole pixels inside it."""
+        """Return a point of the page as whole pixels inside the screen."""
         left, top = self.origin
         across, down = round(x * self.scale + left), round(y * self.scale + top)
         return float(min(max(0, across), self.screen[0] - 1)), float(min(max(0, down), self.screen[1] - 1))
@@ -91,25 +84,7 @@ class Geometry:
         return (x - self.origin[0]) / self.scale, (y - self.origin[1]) / self.scale
 
 
-class _Loading(msgspec.Struct):
-    errorText: str = ""  # noqa: N815 - these names are DevTools'
-
-
-class _Target(msgspec.Struct):
-    targetId: str  # noqa: N815
-
-
-class _Attached(msgspec.Struct):
-    sessionId: str  # noqa: N815
-
-
-class _Screen(msgspec.Struct):
-    data: str
-
-
 class _Remote(msgspec.Struct):
-    """A value of JavaScript, or an exception."""
-
     value: msgspec.Raw = msgspec.Raw(b"null")
     description: str = ""
 
@@ -119,8 +94,14 @@ class _Thrown(msgspec.Struct):
     exception: _Remote = msgspec.field(default_factory=_Remote)
 
 
-class _Evaluated(msgspec.Struct):
-    result: _Remote
+class _Answer(msgspec.Struct):
+    """All that is read of the answers to commands; the names are DevTools'."""
+
+    errorText: str = ""  # noqa: N815
+    targetId: str = ""  # noqa: N815
+    sessionId: str = ""  # noqa: N815
+    data: str = ""
+    result: _Remote = msgspec.field(default_factory=_Remote)
     exceptionDetails: _Thrown | None = None  # noqa: N815
 
 
@@ -144,7 +125,7 @@ class Tab:
         self.page = ""
         loaded = self.browser.event(self._session, "Page.loadEventFired")
         url = (pages_directory() / f"{page}.html").as_uri()
-        answer = self._call("Page.navigate", {"url": url}, deadline, _Loading)
+        answer = self._call("Page.navigate", {"url": url}, deadline)
         if answer.errorText:
             raise ChromiumError(f"loading {url}: {answer.errorText}")
         self.browser.wait([loaded], deadline, f"loading {page}")
@@ -158,7 +139,7 @@ class Tab:
             EnvError: If the value is of another kind.
         """
         settings = {"expression": expression, "returnByValue": True, "awaitPromise": True}
-        answer = self._call("Runtime.evaluate", settings, deadline, _Evaluated)
+        answer = self._call("Runtime.evaluate", settings, deadline)
         thrown = answer.exceptionDetails
         if thrown is not None:
             raise ChromiumError(f"{self.page}: {thrown.exception.description or thrown.text}")
@@ -170,8 +151,8 @@ class Tab:
         self.browser.wait(futures, deadline, f"{self.page}: input")
 
     def screenshot(self, deadline: float) -> bytes:
-        """Return what the screen shows, as PNG."""
-        answer = self._call("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True}, deadline, _Screen)
+        """Return the screen as PNG."""
+        answer = self._call("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True}, deadline)
         return self._geometry.frame(base64.b64decode(answer.data))
 
     def close(self) -> None:
@@ -182,27 +163,28 @@ class Tab:
 
     def _open(self, deadline: float) -> None:
         # A window of its own: full Chromium does not paint a tab in the background.
-        target = self._call("Target.createTarget", {"url": "about:blank", "newWindow": True}, deadline, _Target)
-        self._target = target.targetId
+        self._target = self._call("Target.createTarget", {"url": "about:blank", "newWindow": True}, deadline).targetId
         to = {"targetId": self._target, "flatten": True}
-        self._session = self._call("Target.attachToTarget", to, deadline, _Attached).sessionId
+        self._session = self._call("Target.attachToTarget", to, deadline).sessionId
         width, height = self._geometry.viewport
         metrics = {"width": width, "height": height, "deviceScaleFactor": self._geometry.scale, "mobile": False}
-        scripts = "\n".join((_script("page.js"), _script("solutions.js")))
         commands: list[Event] = [
             ("Page.enable", {}),
             ("Inspector.enable", {}),
             ("Emulation.setDeviceMetricsOverride", metrics),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
-            ("Page.addScriptToEvaluateOnNewDocument", {"source": scripts}),
+            ("Page.addScriptToEvaluateOnNewDocument", {"source": _scripts()}),
         ]
         self.dispatch(commands, deadline)
 
-    def _call(self, method: str, params: dict[str, Any], deadline: float, kind: type[_T]) -> _T:
+    def _call(self, method: str, params: dict[str, Any], deadline: float) -> _Answer:
         left_s = max(0.0, deadline - time.monotonic())
-        return decoded(self.browser.call(method, params, self._session, timeout_s=left_s), kind, method, fault="step")
+        answer = self.browser.call(method, params, self._session, timeout_s=left_s)
+        return decoded(answer, _Answer, method, fault="step")
 
 
 @cache
-def _script(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+def _scripts() -> str:
+    return "\n".join(
+        Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8") for name in ("page", "solutions")
+    )

@@ -77,7 +77,11 @@ class LoadedTabs:
             EnvError: If the page or the browser failed.
             ChromiumError: If the page did not load.
         """
-        self._close_dead()
+        with self._lock:  # those that share the next browser must not wait for tabs of one that is gone
+            dead = [tab for tab in self._idle if not tab.browser.alive]
+            self._idle = [tab for tab in self._idle if tab.browser.alive]
+        for each in dead:
+            self.close(each)
         tab = self._loaded(page)
         if tab is not None and page not in RELOADED_PAGES:
             return tab
@@ -135,14 +139,6 @@ class LoadedTabs:
         except BaseException:
             self._count_out()
             raise
-
-    def _close_dead(self) -> None:
-        """Close the tabs of a browser that is gone: those that share the next one must not wait for it."""
-        with self._lock:
-            dead = [tab for tab in self._idle if not tab.browser.alive]
-            self._idle = [tab for tab in self._idle if tab.browser.alive]
-        for tab in dead:
-            self.close(tab)
 
 
 @cache

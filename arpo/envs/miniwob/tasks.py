@@ -44,10 +44,9 @@ def miniwob_shares(pages: Iterable[str], shares: Mapping[str, float], usual: int
         usual: Tasks of a page with a share of 1.
         first_seed: Of every page.
     """
-    names = list(pages)
     for page in shares:
         _check_page(page)
-    counts = {page: round(usual * shares.get(page, 1.0)) for page in names}
+    counts = {page: round(usual * shares.get(page, 1.0)) for page in pages}
     if empty := sorted(page for page, count in counts.items() if count < 1):
         raise ConfigError(f"no task is left of {', '.join(empty)}: raise usual={usual} or their shares")
     return [miniwob_task(page, first_seed + number) for page, count in counts.items() for number in range(count)]

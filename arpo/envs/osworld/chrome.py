@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import tenacity
 
 from arpo.envs.answers import decoded
-from arpo.envs.guest.client import LARGEST_LIST, comes_true
+from arpo.envs.guest.client import LARGEST_LIST, poll_until
 from arpo.envs.guest.transport import Transport
 from arpo.errors import EnvError
 
@@ -35,7 +35,7 @@ class Tab:
 
 
 class ChromeTabs:
-    """The tabs of one Chrome.
+    """The tabs of one Chrome; a call raises `EnvError` if that does not answer.
 
     Args:
         address: Such as `http://127.0.0.1:9222`. A host name other than `localhost` is refused by Chrome.
@@ -51,11 +51,7 @@ class ChromeTabs:
         self._load_timeout_s = load_timeout_s
 
     def open(self, urls: Sequence[str]) -> None:
-        """Open a tab for each address and close the one that Chrome began with.
-
-        Raises:
-            EnvError: If Chrome does not answer.
-        """
+        """Open a tab for each address and close the one that Chrome began with."""
         first = self._wait_for_chrome()
         for url in urls:
             path = f"/json/new?{quote(url, safe='')}"
@@ -64,11 +60,7 @@ class ChromeTabs:
             self._close(first[0])
 
     def close(self, urls: Sequence[str]) -> None:
-        """Close one tab for each address that is open.
-
-        Raises:
-            EnvError: If Chrome does not answer.
-        """
+        """Close one tab for each address that is open."""
         tabs = self._wait_for_chrome()
         for url in urls:
             tab = next((tab for tab in tabs if same_page(tab.url, url)), None)
@@ -94,7 +86,7 @@ class ChromeTabs:
             tab = next((tab for tab in self.pages() if tab.id == tab_id), None)
             return tab is None or (tab.title != "" and not same_page(tab.title, url))
 
-        if not comes_true(has_loaded, self._load_timeout_s, POLL_S):
+        if not poll_until(has_loaded, self._load_timeout_s, POLL_S):
             log.warning("%s has not loaded within %.0f s", url, self._load_timeout_s)
 
     def pages(self) -> list[Tab]:
@@ -105,7 +97,7 @@ class ChromeTabs:
     def _close(self, tab: Tab) -> None:
         """Close a tab and wait until it is gone: Chrome answers before that."""
         self._call("GET", f"/json/close/{tab.id}")
-        is_gone = comes_true(lambda: all(other.id != tab.id for other in self.pages()), CALL_TIMEOUT_S, CLOSE_POLL_S)
+        is_gone = poll_until(lambda: all(other.id != tab.id for other in self.pages()), CALL_TIMEOUT_S, CLOSE_POLL_S)
         if not is_gone:  # a page may ask whether one really wants to leave
             raise EnvError("reset", f"the tab of {tab.url} did not close within {CALL_TIMEOUT_S:.0f} s")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
+from arpo.bounds import NotNegative, Positive, checked
 from arpo.envs.guest.blame import blaming
 from arpo.envs.guest.client import OURS, Deadlines, Guest, HangingProgramError
 from arpo.envs.guest.image import with_secret
@@ -21,7 +22,7 @@ from arpo.envs.osworld.files import FileCache
 from arpo.envs.osworld.grader import Grader, GuestDoors
 from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo.envs.osworld.setup import OSWorldSetup
-from arpo.envs.protocol import StepResult
+from arpo.envs.protocol import KnownDesktop, StepResult
 from arpo.envs.screenshot import measured
 from arpo.errors import ArpoError, ConfigError, EnvError, quoted
 from arpo.host.cell import Cells, Files, Program
@@ -41,7 +42,8 @@ QUIET_S, SETTLE_LIMIT_S = 0.3, 3.0
 """An observation of our own image waits until the desktop has rested so long, but no longer than this."""
 
 
-class OSWorldEnv:
+@checked
+class OSWorldEnv(KnownDesktop):
     """A `DesktopEnv`: one machine an episode, set up as the task file says and graded by OSWorld's own code.
 
     Args:
@@ -56,10 +58,9 @@ class OSWorldEnv:
         grading_timeout_s: How long OSWorld's graders may take for one task.
         containers: Connects to the engine.
         cells: Starts the cells in which the graders run.
-
-    Raises:
-        EnvError: If the machine does not start.
     """
+
+    example_tasks = "osworld_subset32"
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
@@ -69,14 +70,12 @@ class OSWorldEnv:
         grader_python: str | Path,
         guarded: bool = False,
         password: str = "password",
-        pause_s: float = 1.0,
-        boot_timeout_s: float = DEADLINES.start_s,
-        grading_timeout_s: float = 60.0,
+        pause_s: NotNegative = 1.0,
+        boot_timeout_s: Positive = DEADLINES.start_s,
+        grading_timeout_s: Positive = 60.0,
         containers: Callable[[], Containers] = Containers,
         cells: Callable[[Program], Cells] = Cells.of,
     ) -> None:
-        if pause_s < 0:
-            raise ConfigError(f"pause_s must not be negative, got {pause_s}")
         for volume in machine.volumes:
             if not Path(volume.partition(":")[0]).exists():  # or the engine makes an empty directory of it
                 raise ConfigError(
@@ -154,7 +153,7 @@ class OSWorldEnv:
             return StepResult(self._observe())
 
     def _perform(self, action: Action) -> str:
-        """Return why an action did not succeed; empty where it did."""
+        """Perform an action; return the reason if it did not succeed, else an empty text."""
         limit_s = ACTION_S if self._guarded else DEADLINES.call_s
         limit_s += LONGEST_TYPING_S if isinstance(action, TypeText) else 0.0
         try:

@@ -97,7 +97,7 @@ class FileCache:
         return path
 
     def place(self, url: str, task_id: str, name: str) -> Path:
-        """Return where a file is, or will be; the arguments are those of `fetch`."""
+        """Return the path of a file, there or not; the arguments are those of `fetch`."""
         return self._root / task_id / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{Path(name).name}"
 
     def lacking(self, task: Task) -> list[tuple[str, str]]:
@@ -105,11 +105,7 @@ class FileCache:
         return [(url, name) for url, name in files_of(task) if not _is_kept(self.place(url, task.id, name), name, url)]
 
     def gold_files(self, evaluator: Mapping[str, Any], task_id: str) -> dict[str, Path]:
-        """Return what a task is compared with, by the names under which OSWorld's getters look for it first.
-
-        Raises:
-            EnvError: If one cannot be downloaded.
-        """
+        """Return the files that a task is compared with, by the names by which OSWorld's getters look for them."""
         return {name: self.fetch(url, task_id, name) for url, name in _gold_files(evaluator)}
 
 
@@ -201,16 +197,13 @@ def _begins_at(response: httpx.Response, start: int) -> bool:
 
 
 def check_content(path: Path, name: str, url: str, content_type: str = "") -> None:
-    """Check that a file is what its name says, as far as its first bytes show.
+    """Check that a file fits its name, as far as its first bytes show.
 
     Args:
         path: The file.
         name: Its name where it is used, whose ending says what it should be.
         url: Where it came from.
-        content_type: What the server called it; empty where nobody knows any more.
-
-    Raises:
-        EnvError: If it is something else; says what came.
+        content_type: What the server called it; empty where that is not known any more.
     """
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from arpo.bounds import Positive, checked
 from arpo.envs.guest.blame import score_of
 from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
-from arpo.errors import ConfigError, check_positive
+from arpo.errors import ConfigError
 from arpo.host.cell import Cells, Files, Program
 
 MAIN = Path(__file__).parent / "grader_main.py"
@@ -17,15 +18,15 @@ class GuestDoors(NamedTuple):
     """Connections to the servers of one guest, as OSWorld's graders need them."""
 
     server: Callable[[], socket.socket]
-    """OSWorld's own server in the guest."""
     chromium: Callable[[], socket.socket]
     """DevTools of Chrome."""
     vlc: Callable[[], socket.socket]
     """VLC's status page."""
     secret: str = ""
-    """What OSWorld's server demands in the guest; empty where it demands none."""
+    """What the server demands; empty where it demands none."""
 
 
+@checked
 class Grader:
     """OSWorld's graders, which score one task at a time with the metric functions of `desktop-env`.
 
@@ -35,8 +36,9 @@ class Grader:
         cells: Starts the cells of a program.
     """
 
-    def __init__(self, python: str | Path, *, timeout_s: float, cells: Callable[[Program], Cells] = Cells.of) -> None:
-        check_positive(timeout_s=timeout_s)
+    def __init__(
+        self, python: str | Path, *, timeout_s: Positive, cells: Callable[[Program], Cells] = Cells.of
+    ) -> None:
         if not Path(python).exists():
             raise ConfigError(
                 f"OSWorld's graders need an environment of their own, and there is no {python}: make osworld"
@@ -62,11 +64,7 @@ class Grader:
         return score_of(self._cells.judge({"guest": guest, "evaluator": evaluator}, files, ways))
 
     def wait_until_ready(self) -> None:
-        """Wait until a cell is ready.
-
-        Raises:
-            EnvError: If none starts.
-        """
+        """Wait until a cell is ready; raises `EnvError` if none starts."""
         assert self._cells is not None
         self._cells.wait_until_ready()
 

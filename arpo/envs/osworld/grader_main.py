@@ -55,7 +55,7 @@ class AbsentPackageError(BaseException):
     """Raised when OSWorld's code uses a package of ABSENT; its metric functions turn every `Exception` into a 0."""
 
 
-class AbsentThing:
+class MissingAttribute:
     """An attribute of an absent package."""
 
     def __init__(self, name: str) -> None:
@@ -77,7 +77,7 @@ class AbsentModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return AbsentThing(f"{self.__name__}.{name}")
+        return MissingAttribute(f"{self.__name__}.{name}")
 
 
 class AbsentPackages(MetaPathFinder, Loader):
@@ -92,7 +92,7 @@ class AbsentPackages(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return an empty module."""
+        """Return a module with nothing in it."""
         return AbsentModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -112,7 +112,9 @@ class Evaluators:
         directory = Path(spec.origin).parent / "evaluators" / kind
         self.package = f"desktop_env.evaluators.{kind}"
         self._prefix = prefix
-        self._modules = _modules_by_name((directory / "__init__.py").read_text(encoding="utf-8"))
+        source = ast.parse((directory / "__init__.py").read_text(encoding="utf-8")).body
+        imports = (node for node in source if isinstance(node, ast.ImportFrom))
+        self._modules = {alias.name: node.module or "" for node in imports for alias in node.names}
         package = ModuleType(self.package)
         package.__path__ = [str(directory)]
         sys.modules[self.package] = package
@@ -125,11 +127,6 @@ class Evaluators:
     def names(self) -> list[str]:
         """Return every name that a task file may use."""
         return sorted(name.removeprefix(self._prefix) for name in self._modules)
-
-
-def _modules_by_name(source: str) -> dict[str, str]:
-    imports = (node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom))
-    return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
 class StandIn:
@@ -250,7 +247,7 @@ class Grader:
         return None
 
     def _grade(self, guest: StandIn, evaluator: Mapping[str, Any]) -> float:
-        """Return what OSWorld's `DesktopEnv.evaluate` returns, after its `postconfig` and its rules for `FAIL`."""
+        """Return the score of OSWorld's `DesktopEnv.evaluate`, after its `postconfig` and its rules for `FAIL`."""
         names = evaluator["func"]
         parts = [evaluator.get(key) for key in ("result", "expected", "options")]
         if not isinstance(names, list):
@@ -275,8 +272,10 @@ class Grader:
         if expected:
             arguments.append(self._get(guest, expected))
         score = _call(name, self.metrics, *arguments, **(options or {}))
-        if name == COMPARES_PAGES and score and len({_elements(path) for path in arguments}) > 1:
-            score = 0.0
+        if name == COMPARES_PAGES and score:
+            soup = importlib.import_module("bs4").BeautifulSoup
+            elements = {len(soup(Path(path).read_bytes(), "lxml").find_all()) for path in arguments}
+            score = score if len(elements) == 1 else 0.0
         if not isinstance(score, int | float):
             raise GraderError("result", f"{name} gave {score!r:.200}, which is no score")
         return float(score)
@@ -297,11 +296,6 @@ def _call(name: str, functions: Evaluators, *arguments: Any, **options: Any) -> 
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}, line {where.lineno}"
         raise GraderError("result", f"{name}: {type(error).__name__}: {error!s:.500} ({place})") from error
-
-
-def _elements(path: str) -> int:
-    soup = importlib.import_module("bs4").BeautifulSoup(Path(path).read_bytes(), "lxml")
-    return len(soup.find_all())
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from arpo.bounds import AtLeastOne, checked
 from arpo.envs.guest.image import USER, container_of
-from arpo.errors import ConfigError, check_at_least
+from arpo.errors import ConfigError
 from arpo.host.container_spec import ContainerSpec, Scratch
 
 SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
@@ -18,22 +19,14 @@ SCREEN = (1920, 1080)
 """Of OSWorld's machine, in whose pixels some of its steps click."""
 TUNNEL = "/dev/net/tun"
 """Makes the machine's network; runc 1.2.0 to 1.2.3 lets no container use it that was not given it."""
-CAPABILITIES = (
-    "NET_ADMIN",
-    "NET_RAW",
-    "NET_BIND_SERVICE",
-    "MKNOD",
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "SETGID",
-    "SETUID",
-)
-"""To make a tap device and a bridge for the machine; the rest is what a process that starts as root needs."""
+AS_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+CAPABILITIES = ("NET_ADMIN", "NET_RAW", "NET_BIND_SERVICE", "MKNOD", *AS_ROOT)
+"""To make a tap device and a bridge for the machine, and what a process that starts as root needs."""
 
 
+@checked
 def virtual_machine(
-    disk: str | Path | None, *, image: str, memory_mb: int = 4096, cores: int = 4, kvm: bool = True
+    disk: str | Path | None, *, image: str, memory_mb: AtLeastOne = 4096, cores: AtLeastOne = 4, kvm: bool = True
 ) -> ContainerSpec:
     """Return the container of OSWorld's machine. Its disk is mounted read-only: each container begins with the same.
 
@@ -46,7 +39,6 @@ def virtual_machine(
     """
     if disk is None:
         raise ConfigError("OSWorld's machine needs its disk: set ARPO_OSWORLD_DISK to the path of Ubuntu.qcow2")
-    check_at_least(1, cores=cores)
     environment = {"DISK_SIZE": DISK_SIZE, "RAM_SIZE": f"{memory_mb}M", "CPU_CORES": str(cores)}
     return ContainerSpec(
         image=image,
@@ -61,7 +53,10 @@ def virtual_machine(
     )
 
 
-def container(image: str, *, memory_mb: int = 3072, disk_mb: int = 512, cores: int = 2) -> ContainerSpec:
+@checked
+def container(
+    image: str, *, memory_mb: AtLeastOne = 3072, disk_mb: AtLeastOne = 512, cores: AtLeastOne = 2
+) -> ContainerSpec:
     """Return a container of our image that has OSWorld's applications; it needs neither KVM nor OSWorld's disk.
 
     Args:
@@ -70,7 +65,6 @@ def container(image: str, *, memory_mb: int = 3072, disk_mb: int = 512, cores: i
         disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
         cores: That the desktop may use.
     """
-    check_at_least(1, cores=cores, disk_mb=disk_mb)
     spec = container_of(
         image,
         SCREEN,

@@ -1,7 +1,7 @@
 """The needs of OSWorld's tasks beside a desktop with its applications: files, packages, VS Code, the live web.
 
-A container can hold LibreOffice, Chrome, GIMP, VLC and Thunderbird, and has no network. Task files say most of what is
-needed, and not what an instruction asks for: those tasks are listed here.
+A container can hold LibreOffice, Chrome, GIMP, VLC and Thunderbird, and has no network. Task files show most needs,
+and not what an instruction asks for: `known.json` lists those tasks.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 
 from arpo.envs.guest.tasks import as_list, steps_of
 from arpo.envs.osworld.files import files_of
-from arpo.envs.osworld.tasks import obstacles, osworld_tasks
+from arpo.envs.osworld.tasks import KNOWN, Ids, obstacles, osworld_tasks
 from arpo.errors import ConfigError, TaskFormatError
 from arpo.types import Task
 
@@ -32,35 +32,24 @@ class Need(StrEnum):
 
 IN_A_CONTAINER = (Need.NOTHING, Need.FILES, Need.PACKAGE)
 """What containers of the full image meet, once the files are there."""
-ON_THE_WEB: Mapping[str, str] = {
-    "15c3b339-88f7-4a86-ab16-e71c58dcb01e": "signs in at outlook.com",
-    "3c8f201a-009d-4bbe-8b65-a6f8b35bb57f": "downloads an image",
-    "42f4d1c7-4521-4161-b646-0a8934e36081": "installs an extension of VS Code",
-    "4e60007a-f5be-4bfc-9723-c39affa0a6d3": "installs an extension of VS Code",
-    "94d95f96-9699-4208-98ba-3c3119edf9c2": "installs Spotify",
-    "bba3381f-b5eb-4439-bd9e-80c22218d5a7": "plays a video of YouTube",
-    "eabc805a-bfcf-4460-b250-ac92135819f6": "installs an extension of VS Code",
-}
-"""Tasks that need the live web by their instruction alone."""
-OFF_THE_WEB: Mapping[str, str] = {
-    "6f4073b8-d8ea-4ade-8a18-c5d1d5d5aa9a": "asks where conferences were, which is known",
-    "a74b607e-6bb5-4ea8-8a7c-5d97c7bbcd2a": "installs an extension of Chrome from the disk",
-    "b337d106-053f-4d37-8da0-7f9c4043a66b": "sets an option of vim, which is known",
-    "ce2b64a2-ddc1-4f91-8c7d-a88be7121aac": "asks which mountains are in pictures",
-}
+ON_THE_WEB: Mapping[str, str] = KNOWN["on_the_web"]
+"""Tasks that need the live web by their instruction alone, and why."""
+OFF_THE_WEB: Mapping[str, str] = KNOWN["off_the_web"]
 """Tasks of several applications, Chrome among them, that can be solved without the web."""
 _INSTALLED = re.compile(r"\b(?:apt|apt-get|pip3?)\s+install\s+(?:-\S+\s+)*([\w.+-]+)")
 _FROM_MARKETPLACE = re.compile(r"--install-extension\s+(?!\S*\.vsix)\S")
 
 
 def need_of(task: Task) -> Need:
-    """Return what is the hardest to come by of all that a task needs; a file of one's own may say it, as `needs`."""
+    """Return the need of a task that is hardest to meet; a task file of one's own may have it as its key `needs`."""
     refused = obstacles(task.config)
     if refused:
         return Need.ACCOUNT if any("account" in obstacle.reason for obstacle in refused) else Need.GRADER
-    said = task.config.get("needs")
-    if said is not None:
-        return _said(task, said)
+    own = task.config.get("needs")
+    if own is not None:
+        if own not in list(Need):
+            raise TaskFormatError(f"task {task.id}: needs={own!r} must be one of {', '.join(Need)}")
+        return Need(own)
     if _is_on_the_web(task):
         return Need.WEB
     if {"vscode", "vs_code"} & _applications(task.config):
@@ -70,24 +59,14 @@ def need_of(task: Task) -> Need:
     return Need.FILES if files_of(task) else Need.NOTHING
 
 
-def _said(task: Task, said: object) -> Need:
-    if said not in list(Need):
-        raise TaskFormatError(f"task {task.id}: needs={said!r} must be one of {', '.join(Need)}")
-    return Need(str(said))
-
-
 def tasks_by_need(
-    root: str | Path | None,
-    ids: Mapping[str, Sequence[str]],
-    *,
-    needs: Sequence[str],
-    skip_unsupported: bool = True,
+    root: str | Path | None, ids: Ids, *, needs: Sequence[str], skip_unsupported: bool = True
 ) -> list[Task]:
     """Load those of some of OSWorld's tasks that need certain things.
 
     Args:
         root: OSWorld's `evaluation_examples` folder.
-        ids: File names by domain.
+        ids: As those of `osworld_tasks`.
         needs: Values of `Need`.
         skip_unsupported: Leave out tasks that cannot run here, whatever they need.
     """

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from arpo.envs.guest.client import Command, Guest, comes_true
+from arpo.envs.guest.client import Command, Guest, poll_until
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import Step, as_list
 from arpo.envs.osworld.chrome import ChromeTabs
@@ -76,7 +76,7 @@ class OSWorldSetup(TaskSetup):
         except EnvError as error:
             if "no window shows" not in str(error):
                 raise
-            if not comes_true(lambda: Path(path).name in " ".join(self._guest.titles()), LATE_S):
+            if not poll_until(lambda: Path(path).name in " ".join(self._guest.titles()), LATE_S):
                 raise
 
     def _upload_file(self, files: Sequence[Mapping[str, str]]) -> None:

@@ -33,7 +33,7 @@ class LeasedEnv:
     """An environment of the pool for the time of one episode. Every call has a deadline and may raise `EnvError`.
 
     Attributes:
-        name: The environment's number and the size of its pool, for people.
+        name: The environment's number and the size of its pool.
         fault: The error that broke the environment; every later call raises it again.
         interrupted: Whether a call was cancelled, and may still be running.
         worker_died: Whether the worker broke, and every environment in it with this one.

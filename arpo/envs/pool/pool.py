@@ -6,14 +6,15 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
+from copy import copy
 
+from arpo.bounds import AtLeastOne, Positive, checked
 from arpo.envs.pool.lease import LeasedEnv, new_counters
 from arpo.envs.pool.ray import RayBackend
-from arpo.envs.pool.slots import Host, Pace, Roster, Slot, SlotState, make_slots
+from arpo.envs.pool.slots import Host, Slot, SlotState, make_slots, slow_reason
 from arpo.envs.pool.worker import Backend, Method, ThreadBackend, Worker
 from arpo.envs.protocol import DesktopEnv
-from arpo.errors import ArpoError, ConfigError, EnvError, check_positive
+from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ RESTART_DELAYS = (0.0, 0.03, 0.12, 0.5, 1.0)
 When all of them fail, the environment is given up."""
 
 
+@checked
 class EnvPool:
     """A pool of environments behind leases; all coroutines belong to one event loop.
 
@@ -51,27 +53,20 @@ class EnvPool:
         self,
         make_env: Callable[[], DesktopEnv],
         *,
-        size: int,
-        envs_per_worker: int = 1,
-        reset_timeout_s: float = 60.0,
-        step_timeout_s: float = 30.0,
-        evaluate_timeout_s: float = 60.0,
-        recycle_after: int | None = None,
-        slow_step_s: float | None = None,
-        backend: Literal["ray", "thread"] | Backend = "ray",
+        size: AtLeastOne,
+        envs_per_worker: AtLeastOne = 1,
+        reset_timeout_s: Positive = 60.0,
+        step_timeout_s: Positive = 30.0,
+        evaluate_timeout_s: Positive = 60.0,
+        recycle_after: AtLeastOne | None = None,
+        slow_step_s: Positive | None = None,
+        backend: str | Backend = "ray",
     ) -> None:
-        check_positive(size=size, envs_per_worker=envs_per_worker, reset_timeout_s=reset_timeout_s)
-        check_positive(step_timeout_s=step_timeout_s, evaluate_timeout_s=evaluate_timeout_s)
-        if recycle_after is not None:
-            check_positive(recycle_after=recycle_after)
-        if slow_step_s is not None:
-            check_positive(slow_step_s=slow_step_s)
         self.size = size
         self._make_env = make_env
         self._envs_per_worker = envs_per_worker
         self._recycle_after = recycle_after
         self._slow_step_s = slow_step_s
-        self._pace = Pace(slow_step_s)
         self._backend = _backend(backend)
         self._counters = new_counters()
         self._deadlines: dict[Method, float] = {
@@ -84,7 +79,7 @@ class EnvPool:
             "close": CLOSE_TIMEOUT_S,
         }
         self._slots: Sequence[Slot] = ()  # empty while the pool is not running
-        self._roster = Roster()
+        self._free: asyncio.Queue[Slot | ArpoError] = asyncio.Queue()  # an error is for every waiter
         self._repairs: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -95,8 +90,7 @@ class EnvPool:
         """
         if self._slots:
             raise ConfigError("the pool is started already; close it first")
-        self._slots, self._roster = make_slots(self.size, self._envs_per_worker), Roster()
-        self._pace = Pace(self._slow_step_s)
+        self._slots, self._free = make_slots(self.size, self._envs_per_worker), asyncio.Queue()
         try:
             await self._backend.open()
             await self._build_all()
@@ -109,7 +103,9 @@ class EnvPool:
         slots, self._slots = self._slots, ()
         if not slots:
             return
-        self._roster.refuse(ConfigError("the pool is closed"))
+        while not self._free.empty():
+            self._free.get_nowait()
+        self._free.put_nowait(ConfigError("the pool is closed"))
         repairs = list(self._repairs)
         for repair in repairs:
             repair.cancel()
@@ -126,7 +122,7 @@ class EnvPool:
         """
         if not self._slots:
             raise ConfigError("the pool is not running; call start() first")
-        slot = await self._roster.take()
+        slot = await self._take()
         env = self._env(slot)
         slot.since = time.monotonic()
         try:
@@ -137,19 +133,34 @@ class EnvPool:
                 log.warning("environment %s failed at %s: %s: %s", slot.name, task.id, env.fault.kind, env.fault)
             self._counters["env/episodes" if env.fault is None else f"env/fault_{env.fault.kind}"] += 1
             slot.episodes += 1
-            self._pace.add(slot, env.steps_s)
+            slot.steps_s.extend(env.steps_s)
             self._give_back(slot, env)
 
     def counters(self) -> dict[str, float]:
-        """Return what happened since the pool was made; every value only grows."""
+        """Return counts and seconds since the pool was made; every value only grows."""
         now = time.monotonic()
         running_s = sum(now - slot.since for slot in self._slots if slot.state is SlotState.BUSY)
-        return {**self._counters, "env/busy_s": self._counters["env/busy_s"] + running_s}
+        return self._counters | {"env/busy_s": self._counters["env/busy_s"] + running_s}
 
     def states(self) -> dict[str, int]:
-        """Return how many environments are in each state now."""
+        """Count the environments in each state."""
         states = Counter(slot.state for slot in self._slots)
         return {state.value: states[state] for state in SlotState}
+
+    async def _take(self) -> Slot:
+        """Wait for a free slot, the one that is free for longest; it is busy from then on."""
+        while True:
+            slot = await self._free.get()
+            if isinstance(slot, ArpoError):
+                self._free.put_nowait(slot)
+                raise copy(slot)  # one object raised in many tasks would collect all their tracebacks
+            if slot.state is SlotState.IDLE:  # else its worker died while it was free, and it will be given again
+                slot.state = SlotState.BUSY
+                return slot
+
+    def _give(self, slot: Slot) -> None:
+        slot.state = SlotState.IDLE
+        self._free.put_nowait(slot)
 
     def _env(self, slot: Slot) -> LeasedEnv:
         assert slot.worker is not None
@@ -167,7 +178,7 @@ class EnvPool:
         log.info("%d of %d environments are ready", errors.count(None), len(errors))
 
     async def _build(self, slot: Slot) -> ArpoError | None:
-        """Build one environment and offer it to those who wait; return the error if it does not come up."""
+        """Build one environment and declare it free; return the error if it does not come up."""
         env: LeasedEnv | None = None
         try:
             slot.worker = await self._living_worker(slot.host)
@@ -181,11 +192,11 @@ class EnvPool:
         if slot.worker is not slot.host.worker:
             return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
         slot.episodes = 0
-        self._roster.give(slot)
+        self._give(slot)
         return None
 
     async def _living_worker(self, host: Host) -> Worker:
-        """Return the worker of a host; where it has none, the first who asks starts one."""
+        """Return the worker of a host; the first call starts one where there is none."""
         async with host.starting:
             if host.dead is not None:
                 await host.dead.kill()
@@ -204,12 +215,12 @@ class EnvPool:
             self._repair(slot, SlotState.RESTARTING)
         elif slot.episodes == self._recycle_after:
             self._repair(slot, SlotState.RECYCLING)
-        elif (words := self._pace.complaint(slot, others=self.size - self.states()["lost"] - 1)) is not None:
-            log.warning("environment %s is slow and is built anew: %s", slot.name, words)
+        elif self._slow_step_s and (reason := slow_reason(slot, self._slots, self._slow_step_s)):
+            log.warning("environment %s is slow and is built anew: %s", slot.name, reason)
             self._counters["env/slow"] += 1
             self._repair(slot, SlotState.RECYCLING)
         else:
-            self._roster.give(slot)
+            self._give(slot)
 
     def _lose_worker(self, slot: Slot) -> None:
         """Take the worker of an environment from its host, and the free environments with it; others notice."""
@@ -223,7 +234,7 @@ class EnvPool:
 
     def _repair(self, slot: Slot, state: SlotState) -> None:
         slot.state = state
-        self._pace.forget(slot)
+        slot.steps_s.clear()
         repair = asyncio.create_task(self._restore(slot))
         self._repairs.add(repair)
         repair.add_done_callback(self._repairs.discard)
@@ -248,7 +259,7 @@ class EnvPool:
         log.error("environment %s is given up after %d failed restarts: %s", slot.name, len(RESTART_DELAYS), error)
         if self.states()["lost"] == self.size:
             message = f"no environment is left: all {self.size} were given up; the last one failed with: {error}"
-            self._roster.refuse(ConfigError(message))
+            self._free.put_nowait(ConfigError(message))
 
     async def _close_host(self, host: Host) -> None:
         here = [slot for slot in host.slots if slot.worker is not None and slot.worker is host.worker]
@@ -258,14 +269,9 @@ class EnvPool:
             await worker.kill()
 
 
-def _backend(backend: Literal["ray", "thread"] | Backend) -> Backend:
-    """Return the backend that a name stands for; an object stands for itself."""
-    match backend:
-        case "ray":
-            return RayBackend()
-        case "thread":
-            return ThreadBackend()
-        case str():
-            raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
-        case _:
-            return backend
+def _backend(backend: str | Backend) -> Backend:
+    if not isinstance(backend, str):
+        return backend
+    if backend not in ("ray", "thread"):
+        raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
+    return RayBackend() if backend == "ray" else ThreadBackend()

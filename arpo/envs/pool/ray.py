@@ -30,11 +30,7 @@ class RayWorker:
         self._on_kill = on_kill
 
     async def wait_until_started(self) -> None:
-        """Wait for the worker process.
-
-        Raises:
-            EnvError: If it dies at once, or does not start in time.
-        """
+        """Wait for the worker process."""
         try:
             async with asyncio.timeout(WORKER_START_TIMEOUT_S):
                 await self._actor.__ray_ready__.remote()
@@ -77,21 +73,18 @@ class Placement:
         }
         best = max(rooms, key=lambda name: rooms[name], default=None)
         if best is None or rooms[best] < count:
-            raise ConfigError(self._too_little(count, rooms))
+            listed = ", ".join(f"{name} ({room:g} left)" for name, room in sorted(rooms.items())) or "none"
+            example = f"ray start --address=HEAD:6379 --resources='{{\"{self._prefix}10.0.0.2\": 16}}'"
+            raise ConfigError(
+                f"no node of the cluster has room for {count} more environments; nodes with an engine: {listed}. "
+                f"Start each with its address and number: {example}, or lower size or envs_per_worker"
+            )
         self._taken[best] += count
         return best
 
     def free(self, name: str, count: int) -> None:
         """Return to a node what was taken."""
         self._taken[name] -= count
-
-    def _too_little(self, count: int, rooms: Mapping[str, float]) -> str:
-        listed = ", ".join(f"{name} ({room:g} left)" for name, room in sorted(rooms.items())) or "none"
-        example = f"ray start --address=HEAD:6379 --resources='{{\"{self._prefix}10.0.0.2\": 16}}'"
-        return (
-            f"no node of the cluster has room for {count} more environments; nodes with an engine: {listed}. "
-            f"Start each with its address and number: {example}, or lower size or envs_per_worker"
-        )
 
 
 class RayBackend:
@@ -118,11 +111,7 @@ class RayBackend:
             self._placement = Placement(self._kind, ray.cluster_resources)
 
     async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> RayWorker:
-        """Start an actor.
-
-        Raises:
-            EnvError: If the actor does not start.
-        """
+        """Start an actor."""
         with ExitStack() as on_kill:
             resources = {}
             if self._placement is not None:

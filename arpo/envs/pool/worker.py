@@ -46,7 +46,7 @@ class Worker(Protocol):
 
 
 class Backend(Protocol):
-    """A starter of workers: Ray actors, threads of this process, or what somebody else writes."""
+    """A starter of workers: Ray actors, threads of this process, or a user's own."""
 
     async def open(self) -> None:
         """Prepare; called once before the first worker."""

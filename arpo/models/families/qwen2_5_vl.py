@@ -1,83 +1,26 @@
 """Qwen2.5-VL, and so UI-TARS-1.5: all that is true of this family of models and of no other."""
 
-import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from math import isqrt, prod
-from pathlib import Path
+from math import prod
 from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from transformers import (
-    GenerationConfig,
-    PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLProcessor,
-    Qwen2VLImageProcessor,
     Qwen2VLVideoProcessor,
 )
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
 
-from arpo.agent.coordinates import CoordinateFrame
-from arpo.errors import ConfigError, check_at_least, check_positive
-from arpo.models.tiny import CONTEXT, train_words
+from arpo.agent.actions import CoordinateFrame
+from arpo.models.tiny import TinyModel
 from arpo.models.vision.attention import Segments, on_device, rearranged, replace_slow_layers
 from arpo.models.vision.patches import Grid, ImagePatches
-
-log = logging.getLogger(__name__)
-
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-"""Qwen2.5-VL's special tokens, by its names and in its order."""
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}"
-    "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""Qwen2.5-VL's turns without its default system message, which would cost tokens in every prompt."""
-
-HEAD_DIM = 32
-"""vLLM's CPU attention wants a multiple of 32."""
-AXES = 3
-"""Time, row and column."""
-VISION_DEPTH = 2
-VISION_SPREAD = 0.1
-"""Standard deviation of the vision tower's first weights: 0.02, the real model's, suits a width of 1,280."""
-VISION = {
-    "depth": VISION_DEPTH,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_heads": 2,
-    "initializer_range": VISION_SPREAD,
-}
-IMAGE_MEAN = (1.0, 1.0, 1.0)
-IMAGE_SPREAD = (0.15, 0.15, 0.15)
-"""White is zero: most of a page is white, and a grey button on it would differ from it by a hundredth of its norm."""
-FULL_ATTENTION = tuple(range(VISION_DEPTH))
-"""Every layer: window attention on a handful of patches is twenty times slower on vLLM's CPU than full attention."""
-VOCABULARY_MULTIPLE = 64
-"""The embedding has more rows than the tokenizer has words, as in the real model: 152,064 against 151,665."""
 
 
 class VisionTower:
@@ -184,6 +127,17 @@ class Qwen25VL:
     around_image = 1  # <|vision_start|> and <|vision_end|>
     embedding = "model.embed_tokens.weight"
     lora_targets = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+    tiny = TinyModel(
+        model=Qwen2_5_VLForConditionalGeneration,
+        config=Qwen2_5_VLConfig,
+        processor=Qwen2_5_VLProcessor,
+        video_processor=Qwen2VLVideoProcessor,
+        pixels=(56 * 56, 112 * 140),
+        rotary_sections=(4, 6, 6),
+        text=lambda _, layers: {"max_window_layers": layers},
+        # Every layer sees whole pictures: windows of a handful of patches are twenty times slower on vLLM's CPU.
+        vision={"fullatt_block_indexes": [0, 1]},
+    )
 
     def checkpoint_name(self, name: str) -> str:
         """Undo how transformers 5 renames a checkpoint as it loads; it keeps the new names."""
@@ -249,159 +203,15 @@ class Qwen25VL:
         return int(config.vision_config.out_hidden_size)
 
     def picture_layers(self, config: Any) -> int:
-        """Return how many layers are not windowed."""
+        """Return the number of layers that are not windowed."""
         return len(config.vision_config.fullatt_block_indexes)
 
     def attention_layers(self, config: Any) -> int:
         """Return the number of all of them."""
         return int(config.text_config.num_hidden_layers)
 
-    def make_tiny(self, directory: str | Path, *, corpus: Sequence[str]) -> Path:
-        """Write the model of `make_tiny`, by its defaults."""
-        return make_tiny(directory, corpus=corpus)
-
 
 FAMILY = Qwen25VL()
 
-
-def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
-    directory: str | Path,
-    *,
-    corpus: Sequence[str],
-    hidden: int = 128,
-    layers: int = 2,
-    words: int = 640,
-    seed: int = 0,
-    min_pixels: int = 56 * 56,
-    max_pixels: int = 112 * 140,
-    full_attention: Sequence[int] = FULL_ATTENTION,
-    rotary_base: float = 10_000.0,
-    rotary_sections: Sequence[int] = (4, 6, 6),
-    context: int = CONTEXT,
-) -> Path:
-    """Write a randomly initialised Qwen2.5-VL with its own tokenizer and processor, and return the directory.
-
-    The defaults give 0.7 million parameters and 20 visual tokens a screenshot of 112 x 140. Every integer up to the
-    longest coordinate of a 16:9 screenshot of `max_pixels` is one token, so a click is five or six.
-
-    Args:
-        directory: Created if missing; `from_pretrained` and vLLM load it.
-        corpus: Texts the byte-level BPE is trained on: instructions, responses and prompt texts of the tasks.
-        hidden: Width of the language model, a multiple of 64: heads are 32 wide and come in pairs.
-        layers: Depth of the language model.
-        words: Size of the vocabulary at most, the 14 special tokens and 256 bytes included.
-        seed: Of the weights.
-        min_pixels: Smaller screenshots are enlarged to this.
-        max_pixels: Larger screenshots are reduced to this.
-        full_attention: Layers of the vision tower, of two, that see whole screenshots; the others see windows of
-            112 x 112 pixels, as most of the real model do.
-        rotary_base: Of the rotations of a head; the larger, the longer a conversation whose places differ. With
-            10,000, the columns of a tiny screenshot hardly do: what looks at short ones is better off with 100.
-        rotary_sections: How many of the 16 rotations, the fastest first, are those of time, row and column.
-        context: Tokens of a conversation that the model is made for; engines refuse longer ones.
-    """
-    if not set(full_attention) <= set(range(VISION_DEPTH)):
-        raise ConfigError(f"full_attention must name layers 0 to {VISION_DEPTH - 1}, got {list(full_attention)}")
-    tokenizer = train_tokenizer(corpus, words, isqrt(max_pixels * 16 // 9), context)
-    text = language_settings(tokenizer, hidden, layers, context, rotary_base, rotary_sections)
-    vision = VISION | {"out_hidden_size": hidden, "fullatt_block_indexes": list(full_attention)}
-    config = Qwen2_5_VLConfig(
-        text_config=text | {"max_window_layers": layers}, vision_config=vision, **shared_settings(tokenizer)
-    )
-    processor = Qwen2_5_VLProcessor(
-        image_processor=image_processor(min_pixels, max_pixels),
-        tokenizer=tokenizer,
-        video_processor=Qwen2VLVideoProcessor(),
-        chat_template=CHAT_TEMPLATE,
-    )
-    return write_tiny(directory, Qwen2_5_VLForConditionalGeneration, config, processor, seed)
-
-
-def train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, context: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer in which every number up to the largest is one token."""
-    smallest_vocabulary = len(SPECIAL_TOKENS) + 256 + largest_number
-    if words < smallest_vocabulary:
-        raise ConfigError(
-            f"words must be at least {smallest_vocabulary} (special tokens, bytes and numbers to {largest_number}), "
-            f"got {words}"
-        )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=train_words(corpus, words, largest_number, SPECIAL_TOKENS),
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=[t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
-        model_max_length=context,
-        clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
-    )
-
-
-def language_settings(
-    tokenizer: PreTrainedTokenizerFast,
-    hidden: int,
-    layers: int,
-    context: int,
-    rotary_base: float,
-    rotary_sections: Sequence[int],
-) -> dict[str, Any]:
-    """Return the configuration of a tiny language model."""
-    if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
-        raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
-    check_at_least(1, layers=layers, context=context)
-    check_positive(rotary_base=rotary_base)
-    sections = list(rotary_sections)
-    if len(sections) != AXES or sum(sections) != HEAD_DIM // 2 or min(sections) < 1:
-        raise ConfigError(
-            f"rotary_sections must be {AXES} positive numbers with the sum {HEAD_DIM // 2}, got {sections}"
-        )
-    return {
-        "vocab_size": -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
-        "hidden_size": hidden,
-        "intermediate_size": 3 * hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": hidden // HEAD_DIM,
-        "num_key_value_heads": hidden // HEAD_DIM // 2,
-        "max_position_embeddings": context,
-        "rope_parameters": {"rope_type": "default", "rope_theta": rotary_base, "mrope_section": sections},
-        "tie_word_embeddings": True,
-        "bos_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-
-
-def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return what the configuration of a tiny model says of both towers."""
-    named = {
-        "image_token_id": "<|image_pad|>",
-        "video_token_id": "<|video_pad|>",
-        "vision_start_token_id": "<|vision_start|>",
-        "vision_end_token_id": "<|vision_end|>",
-    }
-    ids = {key: tokenizer.convert_tokens_to_ids(name) for key, name in named.items()}
-    return ids | {"tie_word_embeddings": True}
-
-
-def image_processor(min_pixels: int, max_pixels: int, **settings: int) -> Qwen2VLImageProcessor:
-    """Return the image processor of a tiny model."""
-    if not 0 < min_pixels <= max_pixels:
-        raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
-    return Qwen2VLImageProcessor(
-        min_pixels=min_pixels, max_pixels=max_pixels, image_mean=IMAGE_MEAN, image_std=IMAGE_SPREAD, **settings
-    )
-
-
-def write_tiny(directory: str | Path, model_class: Any, config: Any, processor: Any, seed: int) -> Path:
-    """Write a randomly initialised model with its processor, and return the directory."""
-    tokenizer = processor.tokenizer
-    config.architectures = [model_class.__name__]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = model_class(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
-    )
-    model.save_pretrained(directory)
-    processor.save_pretrained(directory)
-    log.info("made a tiny %s: %d parameters, %d words", config.model_type, model.num_parameters(), len(tokenizer))
-    return Path(directory)
+make_tiny = FAMILY.tiny.make
+"""The writer of a tiny model with random weights."""

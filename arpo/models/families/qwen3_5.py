@@ -1,7 +1,6 @@
 """Qwen3.5, its dense models, and so UI-Venus 2: all in which they differ from Qwen3-VL."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from jaxtyping import Float, UInt8
@@ -9,19 +8,10 @@ from torch import Tensor
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from typing_extensions import override
 
-from arpo.errors import check_at_least
 from arpo.models.families import qwen3_vl
-from arpo.models.families.qwen2_5_vl import (
-    HEAD_DIM,
-    VISION,
-    Qwen25VL,
-    language_settings,
-    shared_settings,
-    train_tokenizer,
-    write_tiny,
-)
-from arpo.models.families.qwen3_vl import PATCH, PLACES, SCALE, Qwen3VL, layout, tiny_processor
-from arpo.models.tiny import CONTEXT
+from arpo.models.families.qwen2_5_vl import Qwen25VL
+from arpo.models.families.qwen3_vl import PATCH, Qwen3VL, layout
+from arpo.models.tiny import HEAD_DIM
 from arpo.models.vision.attention import on_device
 from arpo.models.vision.patches import Grid
 
@@ -59,6 +49,24 @@ class Qwen35(Qwen3VL):
         r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|linear_attn\.(in_proj_(qkv|z|b|a)|out_proj)"
         r"|mlp\.(gate|up|down)_proj)"
     )
+    tiny = replace(
+        Qwen3VL.tiny,
+        model=Qwen3_5ForConditionalGeneration,
+        config=Qwen3_5Config,
+        rotations={"mrope_interleaved": True, "partial_rotary_factor": 0.5},  # half of a head's; a quarter of the real
+        least_layers=len(KINDS),
+        text=lambda hidden, layers: {
+            "num_attention_heads": hidden // (2 * HEAD_DIM),
+            "num_key_value_heads": 1,
+            "head_dim": 2 * HEAD_DIM,
+            "layer_types": [KINDS[layer % len(KINDS)] for layer in range(layers)],
+            "linear_num_key_heads": 1,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": DELTA_HEAD_DIM,
+            "linear_value_head_dim": DELTA_HEAD_DIM,
+        },
+        vision={"patch_size": PATCH, "num_position_embeddings": 64},
+    )
     # Without DeepStack, as before it.
     blocks = Qwen25VL.blocks
     hidden_states = Qwen25VL.hidden_states
@@ -74,56 +82,8 @@ class Qwen35(Qwen3VL):
         """Return the number of layers that are no Gated DeltaNet."""
         return int(config.text_config.layer_types.count("full_attention"))
 
-    @override
-    def make_tiny(self, directory: str | Path, *, corpus: Sequence[str]) -> Path:
-        """Write the model of `make_tiny`, by its defaults."""
-        return make_tiny(directory, corpus=corpus)
-
 
 FAMILY = Qwen35()
 
-
-def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
-    directory: str | Path,
-    *,
-    corpus: Sequence[str],
-    hidden: int = 128,
-    layers: int = 2,
-    words: int = 640,
-    seed: int = 0,
-    min_pixels: int = 64 * 64,
-    max_pixels: int = 128 * 160,
-    rotary_base: float = 10_000.0,
-    rotary_sections: Sequence[int] = (6, 5, 5),
-    context: int = CONTEXT,
-) -> Path:
-    """Write a randomly initialised Qwen3.5 with its own tokenizer and processor, and return the directory.
-
-    The defaults give 0.9 million parameters and 20 visual tokens a screenshot of 128 x 160. Every integer below 1000
-    is one token, so a click is five or six.
-
-    Args:
-        directory: Created if missing; `from_pretrained` loads it.
-        corpus: See Qwen3-VL's `make_tiny`, as for all that are not below.
-        layers: Depth of the language model; two at least: every other one attends, the first is a Gated DeltaNet.
-        rotary_sections: See Qwen3-VL's; they turn half of a head of attention, as a quarter of the real one's.
-    """
-    check_at_least(len(KINDS), layers=layers)
-    tokenizer = train_tokenizer(corpus, words + SCALE, SCALE - 1, context)
-    text = language_settings(tokenizer, hidden, layers, context, rotary_base, rotary_sections)
-    text["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.5}
-    text |= {
-        "num_attention_heads": hidden // (2 * HEAD_DIM),
-        "num_key_value_heads": 1,
-        "head_dim": 2 * HEAD_DIM,
-        "layer_types": [KINDS[layer % len(KINDS)] for layer in range(layers)],
-        "linear_num_key_heads": 1,
-        "linear_num_value_heads": 2,
-        "linear_key_head_dim": DELTA_HEAD_DIM,
-        "linear_value_head_dim": DELTA_HEAD_DIM,
-    }
-    vision = VISION | {"patch_size": PATCH, "out_hidden_size": hidden, "num_position_embeddings": PLACES}
-    config = Qwen3_5Config(text_config=text, vision_config=vision, **shared_settings(tokenizer))
-    return write_tiny(
-        directory, Qwen3_5ForConditionalGeneration, config, tiny_processor(tokenizer, min_pixels, max_pixels), seed
-    )
+make_tiny = FAMILY.tiny.make
+"""The writer of a tiny model with random weights."""

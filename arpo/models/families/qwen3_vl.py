@@ -1,20 +1,12 @@
 """Qwen3-VL, its dense models, and so GUI-Owl 1.5 and EvoCUA: all in which they differ from Qwen2.5-VL."""
 
-from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
-)
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLProcessor, Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import (
     get_vision_cu_seqlens,
@@ -23,30 +15,15 @@ from transformers.vision_utils import (
 )
 from typing_extensions import override
 
-from arpo.agent.coordinates import CoordinateFrame
-from arpo.errors import check_at_least
-from arpo.models.families.qwen2_5_vl import (
-    CHAT_TEMPLATE,
-    HEAD_DIM,
-    VISION,
-    Qwen25VL,
-    image_processor,
-    language_settings,
-    shared_settings,
-    train_tokenizer,
-    write_tiny,
-)
-from arpo.models.tiny import CONTEXT
+from arpo.agent.actions import CoordinateFrame
+from arpo.models.families.qwen2_5_vl import Qwen25VL
+from arpo.models.tiny import HEAD_DIM, TinyModel
 from arpo.models.vision.attention import Segments, on_device, rearranged, replace_slow_layers
 from arpo.models.vision.patches import Grid
 
 SCALE = 1000
 """Points are thousandths of the screen, whatever the size at which the model sees it."""
 PATCH = 16
-DEEPSTACK = (0, 1)
-"""Blocks of the tiny vision tower whose features join the first layers of the tiny language model."""
-PLACES = 64
-"""Learned places of the tiny vision tower: eight rows of eight, as the real one has 48 of 48."""
 
 
 class VisionTower:
@@ -77,7 +54,7 @@ class VisionTower:
 
 @lru_cache(maxsize=16)
 def layout(grids: tuple[Grid, ...], side: int, merge: int, *, by_segments: bool) -> dict[str, Any]:
-    """Return where the patches of some pictures stand, and that those of each attend to each other.
+    """Return the places of the patches of some pictures, and that those of each attend to each other.
 
     Args:
         grids: Sizes of the pictures in patches.
@@ -112,6 +89,21 @@ class Qwen3VL(Qwen25VL):
     resize_factor = 2 * PATCH
     pixels = (256 * 256, 4096 * 4096)
     embedding = "model.language_model.embed_tokens.weight"
+    tiny = TinyModel(
+        model=Qwen3VLForConditionalGeneration,
+        config=Qwen3VLConfig,
+        processor=Qwen3VLProcessor,
+        video_processor=Qwen3VLVideoProcessor,
+        image_processor={"patch_size": PATCH},
+        pixels=(64 * 64, 128 * 160),
+        numbers=SCALE,
+        rotary_sections=(6, 5, 5),
+        rotations={"mrope_interleaved": True},
+        least_layers=2,  # to which DeepStack adds the features of two blocks of the vision tower
+        text=lambda *_: {"head_dim": HEAD_DIM},
+        # Eight rows of eight learned places, as the real one has 48 of 48.
+        vision={"depth": 3, "patch_size": PATCH, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]},
+    )
 
     @override
     def checkpoint_name(self, name: str) -> str:
@@ -161,11 +153,6 @@ class Qwen3VL(Qwen25VL):
         """Return the number of layers: none is windowed."""
         return int(config.vision_config.depth)
 
-    @override
-    def make_tiny(self, directory: str | Path, *, corpus: Sequence[str]) -> Path:
-        """Write the model of `make_tiny`, by its defaults."""
-        return make_tiny(directory, corpus=corpus)
-
 
 def _added(
     hidden: Float[Tensor, "batch tokens width"],
@@ -181,57 +168,5 @@ def _added(
 
 FAMILY = Qwen3VL()
 
-
-def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
-    directory: str | Path,
-    *,
-    corpus: Sequence[str],
-    hidden: int = 128,
-    layers: int = 2,
-    words: int = 640,
-    seed: int = 0,
-    min_pixels: int = 64 * 64,
-    max_pixels: int = 128 * 160,
-    rotary_base: float = 10_000.0,
-    rotary_sections: Sequence[int] = (6, 5, 5),
-    context: int = CONTEXT,
-) -> Path:
-    """Write a randomly initialised Qwen3-VL with its own tokenizer and processor, and return the directory.
-
-    The defaults give 0.9 million parameters and 20 visual tokens a screenshot of 128 x 160. Every integer below 1000
-    is one token, so a click is five or six.
-
-    Args:
-        directory: Created if missing; `from_pretrained` and vLLM load it.
-        corpus: See Qwen2.5-VL's `make_tiny`, as for all that are not below.
-        layers: Depth of the language model; two at least, to the first two of which DeepStack adds.
-        words: Size of the vocabulary at most, without the numbers.
-        rotary_sections: How many of the 16 rotations are those of time, row and column; they take turns, so that rows
-            and columns get five at most, and time the rest.
-    """
-    check_at_least(len(DEEPSTACK), layers=layers)
-    tokenizer = train_tokenizer(corpus, words + SCALE, SCALE - 1, context)
-    text = language_settings(tokenizer, hidden, layers, context, rotary_base, rotary_sections)
-    text["rope_parameters"]["mrope_interleaved"] = True
-    text["head_dim"] = HEAD_DIM
-    vision = VISION | {
-        "depth": len(DEEPSTACK) + 1,
-        "patch_size": PATCH,
-        "out_hidden_size": hidden,
-        "num_position_embeddings": PLACES,
-        "deepstack_visual_indexes": list(DEEPSTACK),
-    }
-    config = Qwen3VLConfig(text_config=text, vision_config=vision, **shared_settings(tokenizer))
-    return write_tiny(
-        directory, Qwen3VLForConditionalGeneration, config, tiny_processor(tokenizer, min_pixels, max_pixels), seed
-    )
-
-
-def tiny_processor(tokenizer: PreTrainedTokenizerFast, min_pixels: int, max_pixels: int) -> Qwen3VLProcessor:
-    """Return the processor of a tiny model, which Qwen3.5 shares."""
-    return Qwen3VLProcessor(
-        image_processor=image_processor(min_pixels, max_pixels, patch_size=PATCH),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(),
-        chat_template=CHAT_TEMPLATE,
-    )
+make_tiny = FAMILY.tiny.make
+"""The writer of a tiny model with random weights."""

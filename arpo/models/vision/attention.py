@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from arpo.models.transfer import to_device
+from arpo.models.placement import to_device
 from arpo.models.vision.patches import normalized_films
 
 
@@ -93,7 +93,7 @@ class SegmentAttention(nn.Module):
         position_embeddings: tuple[Float[Tensor, "patches dim"], Float[Tensor, "patches dim"]],
         **unused: Any,
     ) -> Float[Tensor, "patches hidden"]:
-        """Return what each patch takes from those of its segment.
+        """Return the attention of each patch to those of its segment.
 
         Args:
             hidden_states: Patches in the order of the tower.
@@ -141,7 +141,7 @@ def rearranged(values: Tensor, lengths: Tensor, order: Tensor) -> Tensor:
 
 
 def on_device(layout: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return what a tower's forward takes beside the patches, on a device."""
+    """Return the inputs of a tower's forward beside the patches, on a device."""
 
     def sent(value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from arpo.agent.coordinates import smart_resize
+from arpo.agent.actions import smart_resize
 
 Grid = tuple[int, int, int]
 """Frames, rows and columns of patches of a picture."""

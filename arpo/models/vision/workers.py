@@ -63,7 +63,7 @@ class PatchWorkers:
             _end(self._free.get())
 
     def _decoded(self, png: bytes) -> PackedPatches | None:
-        """Have a free worker decode a screenshot; where it dies, nobody has, and the next gets another worker."""
+        """Have a free worker decode a screenshot; None where it dies, and the next gets another worker."""
         worker = self._free.get()
         try:
             worker = worker or self._start()
@@ -128,13 +128,13 @@ def serve(source: BinaryIO, sink: BinaryIO, settings: PatchSettings) -> None:
 def _packed(png: bytes, settings: PatchSettings) -> PackedPatches | None:
     try:
         return decode(png, settings)
-    except Exception:  # whoever asked decodes it again, and sees the error where it can be handled
+    except Exception:  # the caller decodes it again, and sees the error where it can be handled
         logging.exception("a screenshot of %d bytes cannot be decoded", len(png))
         return None
 
 
 def main() -> None:
-    """Serve whoever started this process."""
+    """Serve the process that started this one."""
     for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C, and a lost terminal, are for the one that started it
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)

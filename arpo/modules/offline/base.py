@@ -3,21 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from jaxtyping import Float, Int64
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from pydantic import Field
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from typing_extensions import override
 
-from arpo.errors import check_at_least, check_share
+from arpo.bounds import AtLeastOne, Positive, Share, checked
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
-from arpo.modules.base import PolicyModule
-from arpo.modules.optimizer import MakeOptimizer
+from arpo.modules.base import MakeOptimizer, PolicyModule
 from arpo.types import Trajectory
 
 Ask = Callable[[Sequence[TokenizedTrajectory], Mapping[str, bytes]], ActionLogprobs]
@@ -54,6 +54,7 @@ class Sequences:
         return [self.tokenized[index] for index in chunk]
 
 
+@checked
 class OfflineModule(PolicyModule):
     """A policy that learns from batches of trajectories that are there before the run begins.
 
@@ -61,7 +62,7 @@ class OfflineModule(PolicyModule):
 
     Args:
         policy: See `PolicyModule`, as for all that are not below.
-        steps: Optimizer steps of the run: the learning rate follows one cycle over them.
+        steps: Optimizer steps of the run: the learning rate follows one cycle over them, up, at the top and down.
         warmup_fraction: Part of the steps in which the learning rate rises.
     """
 
@@ -70,17 +71,15 @@ class OfflineModule(PolicyModule):
         policy: Callable[..., Policy],
         optimizer: MakeOptimizer,
         *,
-        steps: int,
-        warmup_fraction: float = 0.1,
-        micro_batch_tokens: int,
-        max_grad_norm: float = 1.0,
+        steps: Annotated[int, Field(ge=3)],
+        warmup_fraction: Share = 0.1,
+        micro_batch_tokens: AtLeastOne,
+        max_grad_norm: Positive = 1.0,
         reference: Callable[..., Policy] | None = None,
     ) -> None:
         super().__init__(
             policy, optimizer, micro_batch_tokens=micro_batch_tokens, max_grad_norm=max_grad_norm, reference=reference
         )
-        check_at_least(3, steps=steps)  # one up, one at the top, one down
-        check_share(warmup_fraction=warmup_fraction)
         self.steps = steps
         self.warmup_fraction = warmup_fraction
 
@@ -96,9 +95,7 @@ class OfflineModule(PolicyModule):
     def descend(self, data: Sequences, loss: Callable[[ActionLogprobs, Sequence[int]], Tensor]) -> float:
         """Add the gradient of a loss that is a sum over sequences, and return its value.
 
-        Args:
-            data: What is learned.
-            loss: The part of a micro-batch, from its log-probabilities and the places of its sequences.
+        `loss` returns the part of a micro-batch, from its log-probabilities and the places of its sequences.
         """
         ranks = self.trainer.world_size
         total = torch.zeros((), device=self.device)
@@ -118,7 +115,7 @@ class OfflineModule(PolicyModule):
         return chunks[self.global_rank :: ranks]
 
     def _over_ranks(self, values: Tensor) -> Tensor:
-        """Return the sum of what each rank has."""
+        """Return the sum of all ranks' values."""
         if self.trainer.world_size == 1:
             return values
         summed: Tensor = self.trainer.strategy.reduce(values, reduce_op="sum")
@@ -128,10 +125,6 @@ class OfflineModule(PolicyModule):
         """Take the optimizer's step with the gradient that was added up, and log it.
 
         A run of several iterations has a line each; one of a single iteration, as a warm start, has a line a step.
-
-        Args:
-            metrics: What to log beside.
-            trajectories: Of the batch.
         """
         measured = {**metrics, "train/learning_rate": self.learning_rate}
         norm = self.take_step()

@@ -8,3 +8,4 @@ class DPOModule(PreferenceModule):
     """A policy that learns by `DPO`, whose options are arguments of the module."""
 
     method = DPO
+    learns_from = "pairs"

@@ -8,3 +8,4 @@ class KTOModule(PreferenceModule):
     """A policy that learns by `KTO`, whose options are arguments of the module."""
 
     method = KTO
+    learns_from = "every_episode"

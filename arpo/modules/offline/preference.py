@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from arpo.methods.preference import Preference
 from arpo.models.policy import ActionLogprobs, Policy
+from arpo.modules.base import MakeOptimizer
 from arpo.modules.offline.base import OfflineModule, Sequences
-from arpo.modules.optimizer import MakeOptimizer
 from arpo.types import Trajectory
 
 
@@ -33,7 +33,7 @@ class PreferenceModule(OfflineModule):
     method: ClassVar[type[Preference]]
 
     def __init_subclass__(cls) -> None:
-        """Show the options by their names to who asks for the signature, as the check of a configuration does."""
+        """Show the options by their names in the signature, for the check of a configuration."""
         known = dict(signature(PreferenceModule).parameters)
         del known["options"]
         for constructor in (cls.method, OfflineModule):
@@ -53,9 +53,9 @@ class PreferenceModule(OfflineModule):
     def training_step(self, batch: Sequence[Trajectory], batch_idx: int) -> None:
         data = Sequences.of(batch, self.policy.chat)
         log_ratios = self.log_ratios(data).requires_grad_()
-        besides = self.objective.besides(batch, self.policy.chat.next_prompt)
-        more = self.log_ratios(Sequences.of(besides, self.policy.chat)) if besides else log_ratios.new_zeros(0)
-        loss, metrics = self.objective.loss(log_ratios, batch, more)
+        trajectories = self.objective.extra_trajectories(batch, self.policy.chat.next_prompt)
+        extra = self.log_ratios(Sequences.of(trajectories, self.policy.chat)) if trajectories else None
+        loss, metrics = self.objective.loss(log_ratios, batch, extra)
         (weights,) = torch.autograd.grad(loss, log_ratios)
         by_sequence = weights[data.owners.to(self.device)]
 

@@ -22,8 +22,8 @@ class ExperiencePool:
     """Directories of trajectories, of which a run takes the successes at its tasks (DART, arXiv 2509.23866).
 
     They are copied into the run's own trajectory store once, under ids of their own: from there on the run depends on
-    nothing outside its folder, and a checkpoint names them like any other trajectory. Whoever made them wrote the
-    actions of this project's grammar, in pixels of images of the same size as this run's.
+    nothing outside its folder, and a checkpoint names them like any other trajectory. Their actions are in
+    this project's grammar, in pixels of images of the same size as this run's.
 
     Args:
         directories: Trajectory stores: `trajectories` of another run or of an evaluation, `demonstrations` of a warm
@@ -65,7 +65,12 @@ class ExperiencePool:
         outside: Counter[str] = Counter()
         for directory in self.directories:
             store = TrajectoryStore(directory)
-            for trajectory in _stored(store):
+            if not store.iterations():
+                raise ConfigError(
+                    f"directories: {store.root} holds no trajectories; name the trajectories/ of a run or of an "
+                    "evaluation, or the demonstrations/ of a warm start"
+                )
+            for trajectory in store.read_all():
                 if trajectory.task_id not in found or not worthy(trajectory):
                     continue
                 if len(trajectory.steps) > most_steps[trajectory.task_id]:  # this run's policy could never do the same
@@ -80,22 +85,10 @@ class ExperiencePool:
         return found
 
 
-def _stored(store: TrajectoryStore) -> Iterator[Trajectory]:
-    """Yield every trajectory of a store, earlier iterations first."""
-    iterations = store.iterations()
-    if not iterations:
-        raise ConfigError(
-            f"directories: {store.root} holds no trajectories; name the trajectories/ of a run or of an evaluation, "
-            "or the demonstrations/ of a warm start"
-        )
-    for split, iteration in iterations:
-        yield from store.read(split, iteration)
-
-
 def _admitted(trajectory: Trajectory, origin: TrajectoryStore, runtime: RolloutRuntime, *, id: str) -> Trajectory:
     """Copy a trajectory into the run's store under a new id, and return it without screenshots."""
     whole = origin.load_screenshots(trajectory)
-    # Whoever made it counted other versions: to this run it is as old as its first policy.
+    # Its versions are those of another run: to this one it is as old as its first policy.
     steps = tuple(replace(step, policy_version=0) for step in whole.steps)
     runtime.store.write(replace(whole, id=id, steps=steps))
     return replace(whole, id=id, steps=steps, screenshots={})

@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
-from arpo.errors import ConfigError, check_at_least
+from pydantic import Field
+
+from arpo.bounds import AtLeastOne, NotNegativeInt, PositiveShare, checked
 from arpo.rollout.sampler import TaskRecord
 from arpo.types import Task
 
 
 def rollout_number(success_rate: Fraction, group_size: int) -> int:
-    """Return how many episodes a task with a success rate needs (DART, arXiv 2509.23866, section 3.3).
+    """Return the number of episodes that a task with a success rate needs (DART, arXiv 2509.23866, section 3.3).
 
     N = floor((G + 1) / SR - (G - 1)), at most G: 2 where every episode succeeds. For G = 8 it is the formula of the
     paper's code, floor(9 / SR - 7), which falls below 8 from SR = 0.6 on.
@@ -21,6 +24,7 @@ def rollout_number(success_rate: Fraction, group_size: int) -> int:
     return min(group_size, (group_size + 1) // success_rate - (group_size - 1))
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class DynamicRolloutNumber:
     """Fewer episodes of a task that is nearly solved (DART, arXiv 2509.23866, section 3.3).
@@ -30,15 +34,8 @@ class DynamicRolloutNumber:
         threshold: The success rate from which on there are fewer: 0.6 in the paper, 1.0 in its code.
     """
 
-    group_size: int
-    threshold: float = 0.6
-
-    def __post_init__(self) -> None:
-        check_at_least(2, group_size=self.group_size)
-        if not 0 < self.threshold <= 1:
-            raise ConfigError(
-                f"threshold must lie in (0, 1], got {self.threshold}; it is a success rate, 0.6 in DART's paper"
-            )
+    group_size: Annotated[int, Field(ge=2)]
+    threshold: PositiveShare = 0.6
 
     def __call__(self, task: Task, record: TaskRecord) -> int:
         """Return the number of episodes of the next group."""
@@ -50,6 +47,7 @@ class DynamicRolloutNumber:
         return rollout_number(success_rate, self.group_size)
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class DynamicTrajectoryLength:
     """No more steps than the longest success of the task took (DART, arXiv 2509.23866, section 3.4).
@@ -63,13 +61,9 @@ class DynamicTrajectoryLength:
         slack: Steps more than the longest success took.
     """
 
-    limit: int
-    floor: int = 3
-    slack: int = 0
-
-    def __post_init__(self) -> None:
-        check_at_least(1, limit=self.limit, floor=self.floor)
-        check_at_least(0, slack=self.slack)
+    limit: AtLeastOne
+    floor: AtLeastOne = 3
+    slack: NotNegativeInt = 0
 
     def __call__(self, task: Task, record: TaskRecord) -> int | None:
         """Return the step limit of the next group; None as long as the task was never solved."""

@@ -1,13 +1,12 @@
-"""Trajectories of another origin, told as this run's engine would have read and sampled them."""
+"""Trajectories of another origin, encoded as this run's engine would have read and sampled them."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from arpo.agent.grammar import GRAMMARS
-from arpo.agent.matching import same_point
-from arpo.agent.parser import parse_actions
+from arpo.agent.matching import same_kind, same_point
 from arpo.agent.prompt import Prompt
+from arpo.agent.ui_tars import parse_actions
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ActionParseError, ArpoError, EnvError
 from arpo.models.tokenization import ChatTokenizer, trained_spans
@@ -39,15 +38,15 @@ def retokenize_for(runtime: RolloutRuntime, trajectory: Trajectory, store: Traje
     """
     _check_pictures(trajectory, store)
     _check_points(trajectory, runtime.chat, runtime.prompt)
-    told = retokenize(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
-    if longest_context(told, runtime.chat) > (room := runtime.settings.max_context):
+    retokenized = retokenize(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
+    if longest_context(retokenized, runtime.chat) > (room := runtime.settings.max_context):
         raise RetokenizationError(f"are longer than max_context={room}")
-    return told
+    return retokenized
 
 
 def _check_pictures(trajectory: Trajectory, store: TrajectoryStore) -> None:
     if store.lost_screenshots(trajectory):
-        return  # whoever learns from it says so, and which
+        return  # reported where they are learned from
     shown = store.load_screenshots(trajectory).screenshots
     try:
         for step in trajectory.steps:
@@ -72,7 +71,7 @@ def _check_points(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt) -
             raise RetokenizationError("have an action that cannot be read") from error
         frame = chat.family.frame((step.width, step.height), chat.model_size(step.width, step.height))
         for own, done in zip(said, performed, strict=False):  # an episode may end before the last
-            if type(own) is type(done) and not same_point(frame.to_screen(own), done, tolerance=NEAR):
+            if same_kind(own, done) and not same_point(frame.to_screen(own), done, tolerance=NEAR):
                 raise RetokenizationError("name other points than they clicked, as a model with other pictures does")
 
 
@@ -81,22 +80,22 @@ def retokenize(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, imag
 
     Ids that are already those stay, with their log-probabilities. Otherwise the responses are encoded anew from
     their text: those of a script, or of a policy with another tokenizer, system prompt, template or image window.
-    Nobody sampled those ids after what this run's engine reads, and their log-probabilities are 0.
+    No engine sampled those ids after what this run's engine reads, and their log-probabilities are 0.
     """
     prompt_ids = chat.first_prompt(prompt.messages(trajectory.instruction))
-    if trajectory.image_window == image_window and _is_told_so(trajectory, chat, prompt_ids):
+    if trajectory.image_window == image_window and _matches_prompt(trajectory, chat, prompt_ids):
         return trajectory
     steps: list[Step] = []
     for step in trajectory.steps:
         ids = chat.encode_response(step.response)
         patch_ids = chat.encode_response(step.patch) if step.patch else ()
-        told = replace(step, prompt_ids=prompt_ids, response_ids=ids, patch_ids=patch_ids)
-        steps.append(replace(told, sampler_logprobs=(0.0,) * len(ids)))
-        prompt_ids = chat.next_prompt(told.history_ids)
+        encoded = replace(step, prompt_ids=prompt_ids, response_ids=ids, patch_ids=patch_ids)
+        steps.append(replace(encoded, sampler_logprobs=(0.0,) * len(ids)))
+        prompt_ids = chat.next_prompt(encoded.history_ids)
     return replace(trajectory, steps=tuple(steps), image_window=image_window)
 
 
-def _is_told_so(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[int, ...]) -> bool:
+def _matches_prompt(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[int, ...]) -> bool:
     for step in trajectory.steps:
         if step.prompt_ids != prompt_ids or chat.decode(step.response_ids) != step.response:
             return False
@@ -108,14 +107,13 @@ def _is_told_so(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[i
 
 def longest_context(trajectory: Trajectory, chat: ChatTokenizer) -> int:
     """Return the tokens of the longest context of a trajectory: of several, not always that of the last step."""
-    steps, window = trajectory.steps, trajectory.image_window
-    return max(_context_length(steps[:end], chat, window) for _, end in trained_spans(trajectory))
-
-
-def _context_length(steps: Sequence[Step], chat: ChatTokenizer, window: int | None) -> int:
-    """Return the tokens of the context that ends with the response of the last of some steps."""
-    prompts = chat.windowed([step.prompt_ids for step in steps], window)
-    said = [*(step.history_ids for step in steps[:-1]), steps[-1].response_ids]
-    ids = [id for prompt, own in zip(prompts, said, strict=True) for id in (*prompt, *own)]
-    shown = steps if window is None else steps[-window:]
-    return chat.context_length(ids, [(step.width, step.height) for step in shown])
+    window = trajectory.image_window
+    lengths = []
+    for _, end in trained_spans(trajectory):
+        steps = trajectory.steps[:end]
+        prompts = chat.windowed([step.prompt_ids for step in steps], window)
+        responses = [*(step.history_ids for step in steps[:-1]), steps[-1].response_ids]
+        ids = [id for prompt, own in zip(prompts, responses, strict=True) for id in (*prompt, *own)]
+        shown = steps if window is None else steps[-window:]
+        lengths.append(chat.context_length(ids, [(step.width, step.height) for step in shown]))
+    return max(lengths)

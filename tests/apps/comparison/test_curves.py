@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from arpo.apps.comparison.curves import COLORS, Panel, curves, draw
+from arpo.apps.comparison.curves import COLORS, Panel, curves, draw, standard_error
 
 ROWS_OF_TWO = [
     {"arm": "ARPO", "iteration": 1, "success": 0.2},
@@ -13,11 +13,10 @@ ROWS_OF_TWO = [
 ]
 
 
-def test_a_point_is_the_mean_over_seeds_with_its_standard_error():
-    found = curves(ROWS_OF_TWO, "success")["ARPO"]
-    assert found.seeds == 2
+def test_a_curve_has_the_values_of_all_seeds_and_a_band_of_their_standard_error():
+    assert curves(ROWS_OF_TWO, "success") == {"ARPO": {1: [0.2, 0.4], 2: [0.5]}, "GRPO": {1: [0.1]}}
     # s of 0.2 and 0.4 is 0.1414214, over sqrt(2) it is 0.1; one value has none
-    assert found.points(100) == [(1, pytest.approx(30), pytest.approx(10)), (2, 50, 0)]
+    assert [standard_error(values) for values in ([0.2, 0.4], [0.5])] == [pytest.approx(0.1), 0]
 
 
 @pytest.mark.parametrize("nothing", [None, "", float("nan"), "nan", float("inf")])

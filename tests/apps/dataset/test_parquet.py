@@ -147,7 +147,7 @@ def test_what_is_no_dataset_is_refused_and_nothing_is_left(run, tmp_path, caplog
     table = pq.read_table(made / "data" / "train.parquet")
     pq.write_table(table.drop_columns("instruction"), made / "data" / "train.parquet")
     assert main(["episodes", str(made), "--to", "store", "--out", str(back)]) == 2
-    assert "train.parquet is not of a dataset of episodes: KeyError: 'instruction'" in caplog.text
+    assert "train.parquet is not of a dataset of episodes: ValidationError: Object missing" in caplog.text
     (made / "data" / "train.parquet").write_bytes(b"PAR1 no")
     assert main(["episodes", str(made), "--to", "store", "--out", str(back)]) == 2
     assert main(["episodes", str(tmp_path), "--to", "store", "--out", str(back)]) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from arpo.apps.plan import command, fit
 from arpo.apps.plan.command import (
@@ -20,41 +20,32 @@ from arpo.apps.plan.command import (
     layout_of,
     main,
 )
-from arpo.apps.plan.costs import Offloaded, Serving, Weights
+from arpo.apps.plan.costs import Case, Serving, Weights, Work, update_flops
 from arpo.apps.plan.fit import check_memory
 from arpo.apps.plan.hardware import GIB, Gpu, Layout
-from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.longest import WorstCaseTrajectory
 from arpo.apps.plan.report import Plan
 from arpo.apps.plan.update import Simulated, simulate
 from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.family import family_of
 from arpo.run.build import build
+from arpo.run.choices import choices_of, short_choices
 
 PLAN = Plan(
-    name="smoke",
-    gpu=Gpu(name="G", memory_gib=10, bf16_tflops=1, peer_gb_s=1, host_gb_s=1, network_gb_s=1),
-    layout=Layout("split", "ddp", gpus=8, nodes=1, engine_gpus=1),
-    longest=Longest(1024, 4, 24, (112, 140), image_tokens=20),
-    weights=Weights(10, 10, 5, 2, 3, train_vision=True, lora=False),
+    case=Case(
+        PreTrainedConfig(),
+        Weights(10, 10, 5, 2, 3, train_vision=True, lora=False),
+        WorstCaseTrajectory(1024, 4, 24, (112, 140), image_tokens=20),
+        Work(trajectories=1, minibatches=1, epochs=1, iterations=1, reference=False, environments=8),
+        Layout("split", "ddp", gpus=8, nodes=1, engine_gpus=1),
+        Gpu(name="G", memory_gib=10, bf16_tflops=1, peer_gb_s=1, host_gb_s=1, network_gb_s=1),
+    ),
     peak=Counter({"parameters": 4 * GIB, "activations": 3 * GIB}),
-    offloaded=Offloaded(),
     reserve_gib=0.5,
     cache_gib=0.5,
     engine_gib=0.0,
     serving=Serving(7.0, 0.0, 1.0, 1.0, 5.0, 3),
-    environments=8,
-    sync_bytes=1,
-    sync_s={"to the host": 1.0, "to the engines": 3.0},
-    sleep_s=0.0,
-    update_flops=1.0,
-    update_s=1.0,
-    offload_s=0.0,
-    iterations=1,
-    mfu=0.35,
-    host={"training processes": 3.0},
-    disk={"trajectories": 2.0},
-    desktops="",
 )
 
 
@@ -168,7 +159,10 @@ def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
     assert freezing not in candidates(adapters, PLAN)  # which leave the tower as it is
     selective = compose("experiment=arpo_subset32", "model.policy.gradient_checkpointing=selective")
     assert "model.policy.gradient_checkpointing=true" in candidates(selective, PLAN)
-    tiny = candidates(compose("experiment=smoke", "engine=vllm"), replace(PLAN, layout=alone, engine_gib=9.2))
+    tiny = candidates(
+        compose("experiment=smoke", "engine=vllm"),
+        replace(PLAN, case=replace(PLAN.case, layout=alone), engine_gib=9.2),
+    )
     # What the trainer has no use for is left to an engine in its process; keys that the files lack are added.
     assert tiny[0] == "+engine.engine_args.gpu_memory_utilization=0.2"
     assert "+model.policy.gradient_checkpointing=true" in tiny
@@ -185,10 +179,11 @@ def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:
     model = make_tiny(tmp_path / "model", corpus=(), hidden=64)
     words = ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=selective"]
     plan = estimate(command.compose(["experiment=smoke", f"model.path={model}", *words]))
-    assert plan.weights.total == plan.weights.trained < 10**6
     assert plan.troubles() == []
-    assert {name: figure for name, figure, _ in plan.rows()}["longest trajectory"] == "1024 tokens"
-    assert plan.mfu > 0.35  # of an update that computes attention twice
+    assert plan.case.weights.total == plan.case.weights.trained < 10**6
+    figures = {name: (figure, origin) for name, figure, origin in plan.rows()}
+    assert figures["longest trajectory"][0] == "1024 tokens"
+    assert figures["updates of an iteration"][1] == "at an MFU of 39 %"  # of one that computes attention twice: 35
 
 
 @pytest.mark.parametrize(
@@ -216,7 +211,7 @@ def test_where_no_checkpoint_is_on_disk_the_shape_is_that_of_the_model_s_name(
 def test_a_model_without_a_checkpoint_and_without_a_known_shape_is_refused() -> None:
     cfg = command.compose(["experiment=arpo_subset32"])
     del cfg.architecture
-    with pytest.raises(ConfigError, match="no file of conf/architecture has the name of the model"):
+    with pytest.raises(ConfigError, match="no file of arpo/models/shapes has the name of the model"):
         command.policy_directory(cfg).__enter__()
 
 
@@ -262,14 +257,14 @@ def test_gpus_are_not_looked_at_for_a_run_that_has_no_need_of_it(
 def test_a_critic_is_asked_about_every_step_before_an_update() -> None:
     plain, critic = (estimate(compose("experiment=smoke", *words)) for words in ([], ["method=ppo"]))
     # Of two minibatches the first needs no forward for old log-probabilities, but one for values.
-    assert critic.update_flops > 1.1 * plain.update_flops
+    assert update_flops(critic.case) > 1.1 * update_flops(plain.case)
     assert sum(critic.peak.values()) > sum(plain.peak.values())
     with pytest.raises(ConfigError, match="needs a critic"):
         estimate(compose("experiment=arpo_subset32", "method=ppo"))  # of shards
 
 
 SAMPLE = ("arpo_desktop", "offline_dpo", "warmstart_fake")
-EXPERIMENTS = sorted(path.stem for path in (command.CONF / "experiment").glob("*.yaml"))
+EXPERIMENTS = choices_of("experiment")
 
 
 @pytest.mark.slow
@@ -297,8 +292,8 @@ def test_every_experiment_has_a_verdict_on_any_gpu(
 def test_a_run_from_stored_data_is_planned_with_the_reference_that_it_asks() -> None:
     imitation, preference = (estimate(compose(f"experiment=offline_{name}")) for name in ("rs", "dpo"))
     assert preference.peak["parameters"] == 2 * imitation.peak["parameters"]
-    assert preference.update_flops > imitation.update_flops
-    assert imitation.disk["trajectories"] == 0  # it reads those of another run
+    assert update_flops(preference.case) > update_flops(imitation.case)
+    assert ("disk: trajectories", "0 GiB", "") in imitation.rows()  # it reads those of another run
 
 
 def test_a_module_of_a_foreign_kind_has_no_plan() -> None:
@@ -319,8 +314,8 @@ def test_a_wrong_word_is_one_message_and_exit_status_2(
     assert record.exc_info is None
 
 
-@pytest.mark.parametrize("kind", sorted(path.stem for path in (command.CONF / "gpu").glob("*.yaml")))
+@pytest.mark.parametrize("kind", choices_of("gpu"))
 def test_every_gpu_is_one_that_can_be_built(kind: str) -> None:
-    gpu: Gpu = build(OmegaConf.load(command.CONF / "gpu" / f"{kind}.yaml"))
+    gpu: Gpu = build(short_choices()["gpu"][kind])
     named = float(kind.rpartition("-")[2])
     assert 0.95 * named < gpu.memory_gib < named

@@ -7,6 +7,7 @@ import pytest
 from transformers import Qwen2_5_VLConfig, Qwen3_5Config, Qwen3VLConfig
 
 from arpo.apps.plan.costs import (
+    Case,
     Offloaded,
     Weights,
     Work,
@@ -19,13 +20,12 @@ from arpo.apps.plan.costs import (
     selective_mfu,
     serving,
     sleep_seconds,
-    sync_bytes,
     sync_seconds,
     update_flops,
     update_seconds,
 )
 from arpo.apps.plan.hardware import Gpu, HostSpeeds, Layout
-from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.longest import WorstCaseTrajectory
 
 SHAPE = Qwen2_5_VLConfig(
     text_config={
@@ -37,7 +37,7 @@ SHAPE = Qwen2_5_VLConfig(
     vision_config={"hidden_size": 1280, "fullatt_block_indexes": [7, 15, 23, 31]},
 )
 GPU = Gpu(name="G", memory_gib=80, bf16_tflops=1000, peer_gb_s=400, host_gb_s=50, network_gb_s=25)
-LONGEST = Longest(65536, 15, 8192, (1920, 1080), image_tokens=2691)
+LONGEST = WorstCaseTrajectory(65536, 15, 8192, (1920, 1080), image_tokens=2691)
 ALL = Weights(8 * 10**9, 8 * 10**9, 6 * 10**9, 10**9, 10**9, train_vision=True, lora=False)
 ADAPTERS = Weights(8 * 10**9, 10**8, 6 * 10**9, 10**9, 10**9, train_vision=False, lora=True)
 WORK = Work(trajectories=16, minibatches=2, epochs=1, iterations=10, reference=False, environments=16)
@@ -46,16 +46,20 @@ SPEEDS = HostSpeeds(store=16, pageable=8, nodes=1, sleep=1.6, wake=8)
 COLOCATED = Layout("colocated", "fsdp", gpus=8, nodes=1, engine_gpus=1)
 
 
-WINDOWED = Longest(600, 3, 50, (1920, 1080), image_tokens=100, image_window=2)
+WINDOWED = WorstCaseTrajectory(600, 3, 50, (1920, 1080), image_tokens=100, image_window=2)
 """Room for 600 tokens: two screenshots of 100, and three responses of 50 after a prompt of 250. The first step has
 250 + 100 + 50 = 400 tokens with one screenshot, the second 250 + 200 + 100, the third 250 + 200 + 150."""
 NOTHING = Offloaded()
 G = 2**30
 
 
+def case(weights=ALL, longest=LONGEST, work=WORK, layout=COLOCATED) -> Case:
+    return Case(SHAPE, weights, longest, work, layout, GPU)
+
+
 def host(row: str, weights=ALL, longest=LONGEST, layout=COLOCATED, offloaded=NOTHING, asleep=1.0, **work) -> float:
     """GiB of one kind in the memory of the first node; a screenshot has 1 MB."""
-    return host_gib(SHAPE, weights, longest, replace(WORK, **work), layout, offloaded, 1.0, asleep)[row]
+    return host_gib(case(weights, longest, replace(WORK, **work), layout), offloaded, 1.0, asleep)[row]
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -80,41 +84,41 @@ def test_a_windowed_trajectory_is_a_sequence_a_step_each_with_the_pictures_that_
 def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
     flops = forward_flops(SHAPE, ALL, LONGEST)
     # old log-probabilities of the second of two minibatches
-    assert update_flops(SHAPE, ALL, LONGEST, WORK) == pytest.approx((1.5 + 2) * flops.forward)
+    assert update_flops(case(ALL, LONGEST, WORK)) == pytest.approx((1.5 + 2) * flops.forward)
     # A second epoch has other minibatches, and needs those of the first minibatch too, but no others anew.
-    assert update_flops(SHAPE, ALL, LONGEST, replace(WORK, epochs=2)) == pytest.approx((1 + 2 * 3) * flops.forward)
+    assert update_flops(case(ALL, LONGEST, replace(WORK, epochs=2))) == pytest.approx((1 + 2 * 3) * flops.forward)
     # A frozen weight gets no gradient, but attention has no weights: its two inputs always get theirs.
     adapters = 1.5 * flops.forward + flops.language + 2 * flops.attention
-    assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(adapters)
+    assert update_flops(case(ADAPTERS, LONGEST, WORK)) == pytest.approx(adapters)
     # A choice by entropy costs the forward that the first minibatch would not need.
-    assert update_flops(SHAPE, ALL, LONGEST, replace(WORK, kept_steps=0.8)) == pytest.approx((2 + 2) * flops.forward)
+    assert update_flops(case(ALL, LONGEST, replace(WORK, kept_steps=0.8))) == pytest.approx((2 + 2) * flops.forward)
 
 
 def test_of_sequences_of_one_step_the_update_computes_those_that_were_chosen():
     flops, chosen = forward_flops(SHAPE, ALL, WINDOWED), replace(WORK, kept_steps=0.8, reference=True)
     # all of them before; then forward, reference and backward (2) of four in five
-    assert update_flops(SHAPE, ALL, WINDOWED, chosen) == pytest.approx((1 + 0.8 * (2 + 2)) * flops.forward)
+    assert update_flops(case(ALL, WINDOWED, chosen)) == pytest.approx((1 + 0.8 * (2 + 2)) * flops.forward)
 
 
 def test_attention_that_is_not_repeated_takes_no_time():
     flops = forward_flops(SHAPE, ADAPTERS, LONGEST)
     # One forward and a half, the backward, and the forward again, of which a frozen vision tower has no part.
     full = 1.5 * flops.forward + flops.language + 2 * flops.attention + flops.language + flops.attention
-    mfu = selective_mfu(0.3, SHAPE, ADAPTERS, LONGEST, WORK)
+    mfu = selective_mfu(0.3, case(ADAPTERS))
     assert 0.3 / mfu == pytest.approx(1 - flops.attention / full)
 
 
 def test_the_busiest_rank_says_how_long_updates_and_their_offloading_take():
     # two minibatches of 8; 7 ranks: 2 in a row each; 350 TFLOP a second at an MFU of 0.35
-    assert update_seconds(700e12, LONGEST, WORK, SPLIT, GPU, mfu=0.35) == pytest.approx(2 * 2 * 2.0)
-    assert update_seconds(700e12, LONGEST, WORK, COLOCATED, GPU, mfu=0.35) == pytest.approx(2 * 1 * 2.0)
+    assert update_seconds(700e12, case(longest=LONGEST, layout=SPLIT), mfu=0.35) == pytest.approx(2 * 2 * 2.0)
+    assert update_seconds(700e12, case(longest=LONGEST, layout=COLOCATED), mfu=0.35) == pytest.approx(2 * 1 * 2.0)
     # 16 trajectories of 3 sequences in two minibatches are 24; 7 ranks: 4 in a row, each a third of 700 TFLOP
-    assert update_seconds(700e12, WINDOWED, WORK, SPLIT, GPU, mfu=0.35) == pytest.approx(2 * 4 * 2.0 / 3)
+    assert update_seconds(700e12, case(longest=WINDOWED, layout=SPLIT), mfu=0.35) == pytest.approx(2 * 4 * 2.0 / 3)
     # At 50 GB a second: moments once in a minibatch, the inputs of blocks of each sequence, both ways.
     offloaded = Offloaded(optimizer=10e9, activations=15e9)
     for longest, layout, in_a_row in ((LONGEST, SPLIT, 2), (LONGEST, COLOCATED, 1), (WINDOWED, SPLIT, 4)):
         seconds = 2 * 2 * (10 + in_a_row * 15) / 50
-        assert offload_seconds(offloaded, longest, WORK, layout, GPU) == pytest.approx(seconds)
+        assert offload_seconds(offloaded, case(longest=longest, layout=layout)) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -131,17 +135,23 @@ def test_the_busiest_rank_says_how_long_updates_and_their_offloading_take():
     ids=["split", "colocated", "two_nodes", "one_process"],
 )
 def test_a_sync_takes_the_links_between_its_places(layout, fleet, seconds):
-    assert (sync_bytes(ALL), sync_bytes(ADAPTERS)) == (16 * 10**9, 2 * 10**8)  # in bfloat16
-    legs = sync_seconds(sync_bytes(ALL), layout, replace(WORK, fleet=fleet), GPU, SPEEDS)
+    assert (case().sync_bytes, case(ADAPTERS).sync_bytes) == (16 * 10**9, 2 * 10**8)  # in bfloat16
+    legs = sync_seconds(case(layout=layout, work=replace(WORK, fleet=fleet)), SPEEDS)
     assert list(legs.values()) == pytest.approx(seconds)
 
 
 def test_engines_that_sleep_beside_adapters_take_their_base_to_the_host_and_back():
     asleep = replace(WORK, sleeps=True)
     # 16 GB at 1.6 and at 8 GB a second
-    assert sleep_seconds(ADAPTERS, COLOCATED, asleep, SPEEDS) == pytest.approx(10 + 2)
-    assert sleep_seconds(ADAPTERS, replace(COLOCATED, gpus_of_engine=2), asleep, SPEEDS) == pytest.approx(6)
-    assert sleep_seconds(ALL, COLOCATED, asleep, SPEEDS) == sleep_seconds(ADAPTERS, SPLIT, WORK, SPEEDS) == 0
+    assert sleep_seconds(case(ADAPTERS, work=asleep, layout=COLOCATED), SPEEDS) == pytest.approx(10 + 2)
+    assert sleep_seconds(
+        case(ADAPTERS, work=asleep, layout=replace(COLOCATED, gpus_of_engine=2)), SPEEDS
+    ) == pytest.approx(6)
+    assert (
+        sleep_seconds(case(ALL, work=asleep, layout=COLOCATED), SPEEDS)
+        == sleep_seconds(case(ADAPTERS, work=WORK, layout=SPLIT), SPEEDS)
+        == 0
+    )
 
 
 # --- memory of a GPU ------------------------------------------------------------------------------------------------
@@ -156,10 +166,10 @@ def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
     # two of them, 28 layers, 4 heads of 128, 2 bytes
     assert kv_bytes(SHAPE) == 2 * 28 * 4 * 128 * 2 == 57_344
     # 72 GiB - 14.9 of weights - 2.2 of workspace = 54.9 GiB: 15.7 times 65,536 x 57,344 bytes = 3.5 GiB
-    alone = serving(SHAPE, ALL, LONGEST, GPU, share=0.9)
+    alone = serving(case(), share=0.9)
     assert alone.kv_gib == pytest.approx(54.89, abs=0.01)
     assert alone.contexts == 15
-    assert serving(SHAPE, ALL, LONGEST, GPU, share=0.25).contexts == 0
+    assert serving(case(), share=0.25).contexts == 0
 
 
 def test_heads_may_be_wider_than_their_share_of_the_hidden_size():
@@ -178,11 +188,11 @@ def test_of_a_model_with_recurrent_layers_the_others_alone_keep_keys_and_values(
 
 def test_an_engine_on_several_gpus_divides_its_weights_keys_and_values():
     # 72 GiB - 14.9 / 2 of weights - 2.2 of workspace = 62.3 GiB: 35.6 times half of 3.5 GiB
-    pair = serving(SHAPE, ALL, LONGEST, GPU, share=0.9, gpus=2)
+    pair = serving(case(layout=replace(COLOCATED, gpus_of_engine=2)), share=0.9)
     assert pair.weights_gib == pytest.approx(16e9 / G / 2)
     assert pair.contexts == 35
     # There are four heads of keys: on eight GPUs each is there twice.
-    kv = [serving(SHAPE, ALL, LONGEST, GPU, share=0.9, gpus=gpus) for gpus in (4, 8)]
+    kv = [serving(case(layout=replace(COLOCATED, gpus_of_engine=gpus)), share=0.9) for gpus in (4, 8)]
     assert kv[1].contexts == pytest.approx(kv[0].contexts * kv[1].kv_gib / kv[0].kv_gib, abs=1)
 
 
@@ -238,10 +248,10 @@ def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():
 
 
 def test_a_checkpoint_holds_what_is_trained_and_its_moments():
-    found = disk_gib(ALL, LONGEST, WORK, keep=3, screenshot_mb=1.0)
+    found = disk_gib(case(work=WORK), keep=3, screenshot_mb=1.0)
     # 12 bytes a parameter, three files and one in the making; 10 x 16 x 15 screenshots of 1 MB; 7 numbers of 4 bytes
     # of the 65536 - 1 - 15 x 2691 = 25170 sampled tokens of each of the 160 trajectories
     figures = [4 * 12 * 8e9 / G, 2400e6 / G, 160 * 25_170 * 28 / G]
     assert list(found.values()) == pytest.approx(figures)
-    without = disk_gib(ALL, LONGEST, replace(WORK, recorded=False), keep=3, screenshot_mb=1.0)
+    without = disk_gib(case(work=replace(WORK, recorded=False)), keep=3, screenshot_mb=1.0)
     assert list(without.values()) == pytest.approx([*figures[:2], 0.0])

@@ -18,5 +18,5 @@ def test_gpus_train_or_serve(layout, trainers, engines, replicas):
 
 
 def test_a_gpu_without_a_speed_is_refused():
-    with pytest.raises(ConfigError, match=r"peer_gb_s of a GPU must be above 0, got 0"):
+    with pytest.raises(ConfigError, match=r"peer_gb_s must be above 0, got 0"):
         Gpu(name="G", memory_gib=80, bf16_tflops=1000, peer_gb_s=0, host_gb_s=50, network_gb_s=25)

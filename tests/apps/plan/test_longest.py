@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.longest import WorstCaseTrajectory
 from arpo.errors import ConfigError
 from arpo.models.tokenization import ChatTokenizer
 
 
-def longest(**changed: int | None) -> Longest:
+def longest(**changed: int | None) -> WorstCaseTrajectory:
     numbers = {"max_context": 1000, "max_steps": 15, "max_tokens": 8192, "image_tokens": 20} | changed
-    return Longest(**numbers, screen=(112, 140))
+    return WorstCaseTrajectory(**numbers, screen=(112, 140))
 
 
 def test_the_text_of_the_longest_trajectory_is_sampled_as_far_as_responses_may_be_long():

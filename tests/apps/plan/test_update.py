@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from arpo.apps.plan.costs import Offloaded
-from arpo.apps.plan.longest import Longest
-from arpo.apps.plan.model import WeightlessPolicy, stand_in
+from arpo.apps.plan.fake import WeightlessPolicy, stand_in
+from arpo.apps.plan.longest import WorstCaseTrajectory
 from arpo.apps.plan.update import Simulated, simulate
 from arpo.methods.grpo import GRPO
 from arpo.models.families.qwen2_5_vl import make_tiny
@@ -45,7 +44,7 @@ def module(
 
 @cache
 def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
-    longest = Longest(512, 4, 64, (112, 140), image_tokens=20)
+    longest = WorstCaseTrajectory(512, 4, 64, (112, 140), image_tokens=20)
     return simulate(module(path, **options), longest, strategy=strategy, ranks=ranks)
 
 
@@ -57,7 +56,7 @@ def test_one_process_holds_16_bytes_a_parameter(tiny: Path) -> None:
 
 
 def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations(tiny: Path) -> None:
-    whole = Longest(512, 4, 64, (112, 140), image_tokens=20)
+    whole = WorstCaseTrajectory(512, 4, 64, (112, 140), image_tokens=20)
     selects = module(tiny, objective=GRPO(high_entropy_steps=0.8, correction="tis_token"))
     usual, windowed = (
         simulate(each, longest, strategy="single", ranks=1)
@@ -120,7 +119,7 @@ def test_selective_checkpointing_keeps_what_attention_computed_on_the_gpu(tiny: 
 
 @pytest.fixture(scope="module")
 def seven_billion() -> Iterator[Path]:
-    architecture = yaml.safe_load((ROOT / "conf/architecture/qwen2_5_vl_7b.yaml").read_text())
+    architecture = json.loads((ROOT / "arpo/models/shapes/qwen2_5_vl_7b.json").read_text())
     with stand_in(architecture, 3136, 12_845_056) as path:
         yield path
 
@@ -128,7 +127,7 @@ def seven_billion() -> Iterator[Path]:
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion: Path) -> None:
-    longest = Longest(4096, 1, 1024, (1920, 1080), image_tokens=2691)
+    longest = WorstCaseTrajectory(4096, 1, 1024, (1920, 1080), image_tokens=2691)
     found = simulate(module(seven_billion), longest, strategy="single", ranks=1)
     assert found.weights.total == PARAMETERS_7B
     static = sum(found.peak[category] for category in ("parameters", "gradients", "optimizer"))

@@ -13,8 +13,7 @@ import numpy as np
 from PIL import Image
 
 from arpo.envs.miniwob.chromium import Browser
-from arpo.rollout.storage import TrajectoryStore
-from arpo.rollout.updates import UpdatedGroup, UpdateRecord, write_update
+from arpo.rollout.storage import TrajectoryStore, UpdatedGroup, UpdateRecord, write_update
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 PATIENCE_S = 30.0

@@ -2,15 +2,17 @@
 
 import io
 import json
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from arpo.apps.viewer.command import make_server
 from arpo.apps.viewer.site import Site
-from arpo.rollout.updates import read_update, update_path, write_update
-from arpo.types import screenshot_key
+from arpo.rollout.storage import read_update, update_path, write_update
+from arpo.types import Outcome, screenshot_key
 from tests.apps.viewer.support import address, make_episode, make_group, small_run, write_numbers, write_run
 from tests.browser import needs_chromium
 
@@ -297,3 +299,138 @@ def test_a_large_screenshot_is_whole_on_the_page_of_its_episode_and_small_elsewh
     page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
     page.until("document.querySelector('.screen > .picture img').naturalWidth === 480")
     assert page.seen == []
+
+
+def test_an_evaluation_alone_and_two_runs_without_a_common_task_have_their_pages(page, tmp_path):
+    write_run(tmp_path / "one", [make_episode(f"eval-0/all/0/{member}", task_reward=member) for member in range(2)])
+    write_run(tmp_path / "two", make_group(0, 0, 1.0, 0.0, task_id="other/two/1"))
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))
+    assert page.count("a.cell") == 1
+    page.click("a.cell")
+    page.until("location.hash === '#/a/group/eval-0%2Fall%2F0' && document.querySelectorAll('.member').length === 2")
+    page.open(address(tmp_path / "view", "#/pair"))
+    assert "The runs have no task and iteration in common here." in page.text("article")
+    assert page.seen == []
+
+
+def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
+    write_run(tmp_path / "one", make_group(0, 0, 1.0, 0.0))
+    other = make_group(0, 0, 0.0, 0.0)
+    write_run(tmp_path / "two", [other[1], replace(other[0], outcome=Outcome.MAX_STEPS)])
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/pair"))
+    assert page.count(".heat.difference .cell.down") == 1
+    page.click(".heat.difference .cell.down")
+    page.until("document.querySelectorAll('.paired').length === 2")
+    assert page.texts(".paired h2") == ["seed 0", "seed 1"]
+    assert page.value(
+        "[...document.querySelectorAll('.paired')].map((pair) => pair.querySelectorAll('.member').length)"
+    ) == [2, 2]
+    assert page.texts(".paired .forked") == ["acts differently"]  # the failure of seed 1 does the same in both
+    assert page.text(".crumbs") == "two runs › iteration 0"
+    assert page.seen == []
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """Two runs of two pages with seeds of their own: 130 tasks, each played once; the groups of one page fail once."""
+    for name, reward in (("one", 0.0), ("two", 1.0)):
+        episodes = []
+        for number in range(130):
+            iteration, task = number // 5, f"{'even' if number % 2 else 'odd'}/{number}"
+            rewards = (1.0, 0.0) if number else (reward, 0.0)
+            episodes += make_group(iteration, number % 5, *rewards, task_id=task)
+        write_run(tmp_path / name, episodes)
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    return tmp_path / "view"
+
+
+def test_more_tasks_than_can_be_seen_are_drawn_by_domain(page, wide):
+    page.open(address(wide))
+    assert page.texts(".heat .row") == ["even", "odd"]  # 130 of 260 succeeded there, one of 130 fewer here
+    assert page.count("a.cell") == 2 * 26
+    # the first column: two groups of `even`, three of `odd`, of which the first has failed as a whole
+    assert page.count("a.cell.partly") == 1
+    page.click("a.cell.partly")
+    page.until("document.querySelectorAll('.groupline').length === 3")
+    assert page.hash == "#/a/iteration/0?domain=odd"
+    assert page.text("h1") == "Iteration 0 · odd"
+    page.key("]")
+    page.until("document.querySelector('h1').innerText === 'Iteration 1 · odd'")
+    page.value("history.go(-2)")
+    page.until("document.querySelectorAll('.heat').length > 0")
+    page.click(".choice a[href*='rows=task']")
+    page.until("document.querySelectorAll('.heat .row').length === 130")
+    assert page.count("a.cell.failed") == 1
+    assert page.seen == []
+
+
+def test_two_runs_of_many_tasks_are_paired_within_their_domains(page, wide):
+    page.open(address(wide, "#/pair"))
+    assert page.texts(".heat .row") == ["even", "odd"]
+    assert page.count(".cell.up") == 1
+    page.click(".cell.up")
+    page.until("document.querySelectorAll('.paired').length === 6")  # three groups of two
+    assert page.text(".paired h2") == "odd/0, seed 0"
+    assert page.seen == []
+
+
+def test_a_page_of_somebody_else_cannot_read_the_data(page, tmp_path):
+    write_run(tmp_path / "run", [make_episode()])
+    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
+    site.write()
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / "evil.html").write_text(
+            "<script>function arpoData(name) { window.stolen = name }</script>"
+            f'<script src="http://127.0.0.1:{server.server_port}/data/site.js"></script>'
+        )
+        page.send("Page.navigate", {"url": (tmp_path / "evil.html").as_uri()})
+        page.until("location.protocol === 'file:' && document.readyState === 'complete'")
+        assert page.value("window.stolen") is None
+        server.shutdown()
+
+
+def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_path):
+    episodes = make_group(0, 0, 1.0, 0.0, 0.0)
+    store = write_run(tmp_path / "run", episodes[:1])
+    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
+    site.write()
+    train = store.root / "train" / "iteration_000000.jsonl"
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{server.server_port}/#/a/group/0%2F0")
+        assert page.texts(".member .name") == ["0/0/0"]
+        store.write(episodes[1])
+        with train.open("ab") as file:
+            file.write(b'{"id": "0/0/2", "task_id": "page')
+        site.write()
+        page.until("document.querySelectorAll('.member').length === 2")
+        assert page.texts(".member .name") == ["0/0/0", "0/0/1"]
+        store.write(episodes[2])  # the store cuts what was torn
+        site.write()
+        page.until("document.querySelectorAll('.member').length === 3")
+        assert page.seen == []
+        server.shutdown()
+
+
+def test_what_somebody_reads_stays_as_it_is_while_the_run_goes_on(page, tmp_path):
+    store = write_run(tmp_path / "run", [make_episode("0/0/0")])
+    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
+    site.write()
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{server.server_port}/#/a/episode/0%2F0/0/1")
+        page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        opened = page.count("details[open]")
+        store.write(make_episode("0/1/0"))
+        site.write()
+        page.until("START.serial() === 2")
+        page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than a page takes
+        assert page.count("details[open]") == opened > 0
+        store.write(make_episode("0/0/1"))
+        site.write()
+        page.until("START.serial() === 3 && document.querySelectorAll('details[open]').length === 0")
+        assert page.seen == []
+        server.shutdown()

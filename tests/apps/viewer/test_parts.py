@@ -1,7 +1,8 @@
-"""Marks, words and pictures."""
+"""Marks, words and pictures, the chunk of a group, and the script that hands it to the page."""
 
 import base64
 import io
+import json
 
 import pytest
 from PIL import Image
@@ -9,19 +10,29 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from arpo.agent import actions
-from arpo.agent.render import render
-from arpo.apps.viewer.parts import SMALL_BYTES, THUMBNAIL_WIDTH, Pictures, Words, mark
+from arpo.apps.viewer.parts import (
+    SMALL_BYTES,
+    THUMBNAIL_WIDTH,
+    Pictures,
+    TokenTexts,
+    group_chunk,
+    mark,
+    script,
+    texts_of,
+)
+from arpo.apps.viewer.records import Records, show_groups
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
+from tests.apps.viewer.support import make_group, write_run
 
 
 @pytest.mark.parametrize(
     ("action", "drawn"),
     [
         (actions.Click(1, 2), ["click", 1, 2]),
-        (actions.DoubleClick(1, 2), ["double", 1, 2]),
-        (actions.RightClick(1, 2), ["right", 1, 2]),
-        (actions.MiddleClick(1, 2), ["middle", 1, 2]),
+        (actions.Click(1, 2, count=2), ["double", 1, 2]),
+        (actions.Click(1, 2, button="right"), ["right", 1, 2]),
+        (actions.Click(1, 2, button="middle"), ["middle", 1, 2]),
         (actions.Hover(1, 2), ["hover", 1, 2]),
         (actions.Drag(1, 2, 3, 4), ["drag", 1, 2, 3, 4]),
         (actions.Drag(None, None, 3, 4), ["hover", 3, 4]),
@@ -34,7 +45,7 @@ from arpo.types import screenshot_key
     ids=str,
 )
 def test_an_action_is_drawn_as_what_it_is(action, drawn):
-    assert mark(render(action), "") == drawn
+    assert mark(action.describe(), "") == drawn
 
 
 def test_several_actions_are_told_as_text_and_what_is_no_action_says_why():
@@ -46,7 +57,7 @@ def test_several_actions_are_told_as_text_and_what_is_no_action_says_why():
 
 def test_tokens_put_together_are_the_text(tiny_model):
     chat = ChatTokenizer(tiny_model)
-    words = Words(tiny_model)
+    words = TokenTexts(tiny_model)
     text = "Action: click(start_box='(10,20)')\nThought: grüße"
     ids = chat.encode_response(text)
     found = dict(words.of(ids))
@@ -58,18 +69,22 @@ def test_tokens_put_together_are_the_text(tiny_model):
 def test_a_token_that_is_not_spelled_in_bytes_stands_for_itself(tmp_path):
     vocabulary = {"a b": 0, "日本": 1, "Ġgr": 2}
     Tokenizer(WordLevel(vocabulary, unk_token="a b")).save(str(tmp_path / "tokenizer.json"))
-    assert Words(tmp_path).of(vocabulary.values()) == [(0, "a b"), (1, "日本"), (2, " gr")]
+    assert TokenTexts(tmp_path).of(vocabulary.values()) == [(0, "a b"), (1, "日本"), (2, " gr")]
 
 
 def test_an_id_that_is_no_word_is_shown_by_number(tiny_model):
-    assert Words(tiny_model).of([10**6, -5, 2**70]) == [(-5, "⟨-5⟩"), (10**6, f"⟨{10**6}⟩"), (2**70, f"⟨{2**70}⟩")]
+    assert TokenTexts(tiny_model).of([10**6, -5, 2**70]) == [
+        (-5, "⟨-5⟩"),
+        (10**6, f"⟨{10**6}⟩"),
+        (2**70, f"⟨{2**70}⟩"),
+    ]
 
 
 def test_without_a_vocabulary_or_with_a_broken_one_there_are_no_words(tmp_path):
-    assert Words(None).of([1]) == []
-    assert not Words(tmp_path).known
+    assert TokenTexts(None).of([1]) == []
+    assert not TokenTexts(tmp_path).known
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "trunc')
-    assert not Words(tmp_path).known
+    assert not TokenTexts(tmp_path).known
 
 
 def stored(root, png):
@@ -102,3 +117,24 @@ def test_what_is_no_picture_has_no_address_or_one_that_shows_nothing(tmp_path):
     small, large = stored(tmp_path, b""), stored(tmp_path, b"x" * (SMALL_BYTES + 1))
     shown = Pictures(tmp_path).of([small, large, "0" * 64, "../../../etc/passwd"])
     assert shown == [(small, "data:image/png;base64,", False), (large, "", False), ("0" * 64, "", False)]
+
+
+def test_what_a_resumed_run_has_just_taken_back_keeps_its_place_as_nothing(tmp_path):
+    episodes = make_group(0, 0, 1.0, 0.0, 0.0)
+    store = write_run(tmp_path, episodes)
+    records = Records(store.root)
+    records.refresh()
+    (group,) = show_groups(records.episodes, ())
+    store.truncate(0, -1)
+    store.write(episodes[0])
+    chunk = group_chunk(group, records, None, TokenTexts(None), Pictures(store.root))
+    assert [member is None for member in chunk["members"]] == [False, True, True]
+    assert [position for _, position, _ in texts_of(group, records)] == [0]
+
+
+def test_a_script_is_one_call_whatever_the_value_says():
+    hostile = "</script>\u2028\u2029\x00\ud83d\"'\\"
+    text = script(hostile, [hostile])
+    assert text.isascii()
+    assert text.count("\n") == 1
+    assert json.loads(f"[{text.removeprefix('arpoData(').removesuffix(');' + chr(10))}]") == [hostile, [hostile]]

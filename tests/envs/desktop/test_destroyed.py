@@ -6,13 +6,11 @@ import pytest
 
 from arpo.agent.actions import Hotkey, TypeText, Wait
 from arpo.agent.prompt import Prompt
-from arpo.agent.render import render_response
+from arpo.agent.ui_tars import render_response
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.errors import DesktopDestroyedError
-from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.episode import EpisodeSpec, Responder
-from arpo.rollout.meter import Meter
+from arpo.rollout.episode import EpisodeSpec, Meter, Responder
 from arpo.rollout.runner import EpisodeRunner
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -20,6 +18,7 @@ from arpo.types import Outcome
 from tests.envs.desktop.sabotage import DESTROYS, LEAVES_NO_PROCESS, OUTLIVED
 from tests.envs.desktops import QUICK, editor_task, needs_desktop, one_and_others
 from tests.envs.pool.support import make_pool, with_pool
+from tests.inference.scripted import ScriptedEngine
 
 pytestmark = needs_desktop
 
@@ -103,7 +102,7 @@ def test_an_agent_that_types_its_way_out_scores_nothing_once(chat, tmp_path):
     said = map(render_response, actions)
     engine = ScriptedEngine(chat, lambda request: next(said))
     settings = RolloutSettings(group_size=2, max_steps=8, max_context=100_000, max_tokens=200, max_attempts=3)
-    spec = EpisodeSpec("0/0/0", editor_task(), 5, max_steps=8, max_context=100_000, max_tokens=200, temperature=1.0)
+    spec = EpisodeSpec("0/0/0", editor_task(), 5, settings)
     meter = Meter()
 
     async def play(pool):

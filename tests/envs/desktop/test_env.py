@@ -41,9 +41,7 @@ def test_giving_up_is_right_where_the_task_cannot_be_done_and_wrong_elsewhere(de
 
 def test_an_idle_episode_does_not_inherit_a_locked_solution(desktop):
     rule = {"type": "rule", "rules": {"expected": "done"}}
-    wanted = task(
-        evaluator={"func": "exact_match", "result": {"type": "vm_file", "path": "~/a"}, "expected": rule},
-    )
+    wanted = task(evaluator={"func": "exact_match", "result": {"type": "vm_file", "path": "~/a"}, "expected": rule})
     desktop.reset(wanted)
     desktop.machine.guest.execute("printf done > ~/a; chmod 555 ~", shell=True)
     assert desktop.evaluate() == 1.0

@@ -8,7 +8,7 @@ import pytest
 
 from arpo.agent.actions import Wait
 from arpo.envs.desktop.env import DockerDesktop
-from arpo.envs.guest.client import comes_true
+from arpo.envs.guest.client import poll_until
 from arpo.envs.guest.image import GUEST_PORT
 from tests.envs.desktop.floods import FLOODS, flood
 from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop, one_and_others
@@ -91,7 +91,7 @@ def test_who_shows_the_secret_in_vain_is_refused_while_all_places_are_taken_and_
             said.append(ask(connection, secret))
     assert said[-1] == "HTTP/1.1 503 Service Unavailable"
     assert 32 < len(said) <= 65  # the environment has one or two connections of its own
-    assert comes_true(lambda: serves(door, secret), 20)
+    assert poll_until(lambda: serves(door, secret), 20)
     desktop.step(Wait())
     assert desktop.evaluate() == 0.0
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from arpo.envs.answers import decoded
 from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
-from arpo.envs.miniwob.tab import _Evaluated
+from arpo.envs.miniwob.tab import _Answer
 from arpo.envs.osworld import chrome
 from arpo.envs.screenshot import check_screenshot, measured, most_bytes
 from arpo.errors import EnvError
@@ -87,7 +87,7 @@ def new_tab(address: str, limit_s: float) -> None:
 def ask_browser(script: str, limit_s: float) -> None:
     browser = Browser(script)
     try:
-        decoded(browser.call("Runtime.evaluate", timeout_s=limit_s), _Evaluated, "Runtime.evaluate")
+        decoded(browser.call("Runtime.evaluate", timeout_s=limit_s), _Answer, "Runtime.evaluate")
     except ChromiumError as error:
         raise EnvError("step", str(error)) from error  # as `env_boundary` does for an environment
     finally:

@@ -12,7 +12,4 @@ def test_a_desktop_answers_on_the_port_of_the_guest_server_alone_or_beside_it_on
     closed = {"ARPO_SCREEN": "640x480x24", "ARPO_NETWORK": "closed"}
     alone, beside = container(), container(answers=(9222, 8080))
     assert (alone.ports, alone.environment) == ((GUEST_PORT,), closed)
-    assert (beside.ports, beside.environment) == (
-        (GUEST_PORT, 9222, 8080),
-        {**closed, "ARPO_ANSWERS": "9222, 8080"},
-    )
+    assert (beside.ports, beside.environment) == ((GUEST_PORT, 9222, 8080), {**closed, "ARPO_ANSWERS": "9222, 8080"})

@@ -9,7 +9,6 @@ from arpo.agent.actions import (
     Call,
     CallUser,
     Click,
-    DoubleClick,
     Drag,
     Fail,
     Finished,
@@ -17,9 +16,7 @@ from arpo.agent.actions import (
     Hover,
     KeyDown,
     KeyUp,
-    MiddleClick,
     Press,
-    RightClick,
     Scroll,
     TypeText,
     Wait,
@@ -47,9 +44,9 @@ def guest_keys() -> dict[str, str]:
     ("action", "expected"),
     [
         (Click(3.4, 4.6), [("move", 3, 5), *LEFT]),
-        (DoubleClick(3, 4), [("move", 3, 4), *LEFT, *LEFT]),
-        (RightClick(3, 4), [("move", 3, 4), ("button_down", 3), ("button_up", 3)]),
-        (MiddleClick(3, 4), [("move", 3, 4), ("button_down", 2), ("button_up", 2)]),
+        (Click(3, 4, count=2), [("move", 3, 4), *LEFT, *LEFT]),
+        (Click(3, 4, button="right"), [("move", 3, 4), ("button_down", 3), ("button_up", 3)]),
+        (Click(3, 4, button="middle"), [("move", 3, 4), ("button_down", 2), ("button_up", 2)]),
         (Hover(3, 4), [("move", 3, 4)]),
         (Call("f", {"text": "a"}), []),
         (Scroll("up"), [("button_down", 4), ("button_up", 4)] * 5),
@@ -92,7 +89,7 @@ def test_a_drag_from_a_place_that_is_not_known_moves_there_too():
     played = events(Drag(None, None, 100, 50))
     assert played[0] == ("button_down", 1)
     assert [event[1:] for event in played if event[0] == "move"] == [(x, 50) for x in range(91, 101)]
-    assert events(DoubleClick()) == [("button_down", 1), ("button_up", 1)] * 2
+    assert events(Click(count=2)) == [("button_down", 1), ("button_up", 1)] * 2
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import pytest
 
 from arpo.agent.actions import (
     Click,
-    DoubleClick,
     Drag,
     Finished,
     Hotkey,
@@ -22,7 +21,7 @@ def kinds(events):
 
 
 def test_a_double_click_is_two_clicks_that_count():
-    events = InputDevices().events(DoubleClick(3, 4))
+    events = InputDevices().events(Click(3, 4, count=2))
     assert kinds(events) == ["mouseMoved", "mousePressed", "mouseReleased", "mousePressed", "mouseReleased"]
     assert [params.get("clickCount") for _, params in events] == [None, 1, 1, 2, 2]
 

@@ -1,10 +1,12 @@
 """OSWorld's task files, where a machine has them, and the lists of them that come with the code."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+
+from arpo.envs.osworld.tasks import LISTS
 
 ROOT = Path(__file__).parents[3]
 FILES = Path(os.environ.get("ARPO_OSWORLD_TASKS", ROOT.parent / "shared" / "osworld"))
@@ -15,4 +17,4 @@ needs_files = pytest.mark.skipif(
 
 
 def ids_of(name):
-    return OmegaConf.load(ROOT / "conf" / "tasks" / f"{name}.yaml").train.ids
+    return json.loads((LISTS / f"{name}.json").read_text())

@@ -14,10 +14,7 @@ from arpo.envs.osworld.chrome import ChromeTabs
 from tests.browser import needs_chromium
 from tests.envs.osworld.guest import running_guest
 
-pytestmark = [
-    pytest.mark.browser,
-    needs_chromium,
-]
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 
 @pytest.fixture

@@ -36,19 +36,6 @@ def test_the_tasks_of_a_list_by_what_they_need(needs, name, counts):
 
 @needs_files
 @pytest.mark.parametrize(
-    ("name", "container", "with_vs_code", "elsewhere"),
-    # measured by hand: 290 and 79 of the 369, with 42f4d1c7 under VS Code, which installs from its marketplace
-    [("osworld_369", 261, 289, 80), ("osworld_128", 94, 112, 16), ("osworld_subset32", 21, 25, 7)],
-)
-def test_the_counts_are_those_that_were_measured_but_for_one_task(needs, name, container, with_vs_code, elsewhere):
-    found = Counter(needs[task] for ids in ids_of(name).values() for task in ids)
-    without_network = found[Need.NOTHING] + found[Need.FILES] + found[Need.PACKAGE] + found[Need.GRADER]
-    assert (without_network, without_network + found[Need.VS_CODE]) == (container, with_vs_code)
-    assert found[Need.WEB] + found[Need.ACCOUNT] == elsewhere
-
-
-@needs_files
-@pytest.mark.parametrize(
     ("begin", "need"),
     [
         ("2ad9387a", Need.NOTHING),

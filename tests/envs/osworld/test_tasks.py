@@ -60,6 +60,13 @@ def test_a_list_is_the_published_one(name, theirs):
     }
 
 
+def test_a_list_may_be_a_file_of_ours_or_of_another_place(root, tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps({}))
+    assert osworld_tasks(root, str(tmp_path / "mine.json")) == []
+    with pytest.raises(ConfigError, match=r"ids=theirs.json is no file: name one of .*lists, or the path of another"):
+        osworld_tasks(root, "theirs.json")
+
+
 def test_tasks_come_in_the_order_of_the_list(root):
     write(root, {"instruction": "Another.", "evaluator": {"func": "infeasible"}}, name="a")
     assert [task.id for task in osworld_tasks(root, {"chrome": ["good", "a"]})] == ["good", "a"]
@@ -97,10 +104,7 @@ def test_a_file_that_is_missing_or_of_a_newer_osworld_is_named(root, name, words
 
 @pytest.mark.parametrize(
     ("where", "trouble"),
-    [
-        (None, r"nobody says where OSWorld's task files are \(paths\.osworld\)"),
-        ("/nowhere", "OSWorld's task files are not at /nowhere"),
-    ],
+    [(None, r"paths\.osworld is not set"), ("/nowhere", "OSWorld's task files are not at /nowhere")],
 )
 def test_without_the_files_one_is_told_where_to_get_them(where, trouble):
     remedy = r"clone https://github\.com/.* at commit 7a6409d and set ARPO_OSWORLD_TASKS"

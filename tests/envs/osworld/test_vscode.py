@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arpo.envs.desktop.env import DockerDesktop
-from arpo.run.before.needs import has_vs_code
+from arpo.run.osworld import has_vs_code
 from tests.envs.desktops import FULL, QUICK, docker, editor_task, needs_full
 
 DOCKER = Path(__file__).parents[3] / "docker"

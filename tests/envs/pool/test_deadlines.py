@@ -9,7 +9,7 @@ from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.guest.client import OURS
 from arpo.envs.osworld import env as osworld
 from arpo.host.containers import API_TIMEOUT_S
-from tests.test_configs import compose
+from tests.composed import composed
 
 SERVER_LIMIT_S = 120
 """After which OSWorld's server in the guest ends a program."""
@@ -17,7 +17,7 @@ SERVER_LIMIT_S = 120
 
 @pytest.fixture
 def pool(request):
-    return compose(f"env={request.param}").env
+    return composed(f"env={request.param}").env
 
 
 @pytest.mark.parametrize("pool", ["osworld"], indirect=True)

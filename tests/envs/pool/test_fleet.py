@@ -1,14 +1,46 @@
 """How broken environments come back: when each is tried again, and what a worker has to do with it."""
 
 import asyncio
+import selectors
 from contextlib import AsyncExitStack
 
 import pytest
 
 from arpo.envs.fake import fake_tasks
 from arpo.errors import EnvError
-from tests.envs.pool import clock
 from tests.envs.pool.support import fail, make_pool, solve
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Adds up the seconds that it is asked to wait, and does not wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = 0.0
+
+    def select(self, timeout=None):
+        ready = super().select(timeout and 0)
+        if not ready and timeout:
+            self.seconds += timeout
+        return ready
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time begins at 0 and costs none."""
+
+    def __init__(self):
+        self._selector_of_ours = JumpingSelector()
+        super().__init__(self._selector_of_ours)
+        self._clock_resolution = 1e-6
+
+    def time(self):
+        return self._selector_of_ours.seconds
+
+
+def run(coroutine):
+    """Run a coroutine on a clock that jumps: seconds of waiting pass at once where nothing but the loop waits."""
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(coroutine)
 
 
 class ProcessEndedError(Exception):
@@ -88,7 +120,7 @@ def test_a_broken_environment_is_tried_again_after_longer_and_longer_waits_and_t
         await until(lambda: pool.states()["lost"] == 1)
         return pool.counters()
 
-    counters = clock.run(while_running(pool, scenario))
+    counters = run(while_running(pool, scenario))
     # at the start, and 0, 0.03, 0.12, 0.5 and 1.0 times 100 s later, each after the one before
     assert backend.times(1) == [0, 0, 3, 15, 65, 165]
     assert counters["env/restart_failures"] == 5
@@ -106,7 +138,7 @@ def test_a_build_that_fails_costs_its_worker_only_where_that_is_dead_or_does_not
         await until(lambda: pool.states()["idle"] == 2)
         return pool.counters()
 
-    counters = clock.run(while_running(pool, scenario))
+    counters = run(while_running(pool, scenario))
     assert backend.launches == workers
     assert backend.kills == workers  # those that were replaced, and the last one at the end
     assert counters["env/restarts"] == workers  # a neighbour comes back only where its worker had to go
@@ -162,7 +194,7 @@ def test_a_hang_costs_its_worker_only_where_nothing_else_is_in_it(envs_per_worke
             await neighbour.reset(task)
         return backend.launches, pool.counters()
 
-    made, counters = clock.run(while_running(pool, scenario))
+    made, counters = run(while_running(pool, scenario))
     assert made == launches
     assert counters["env/restarts"] == 1
     assert backend.living == []
@@ -185,7 +217,7 @@ def test_who_plays_in_a_worker_that_was_replaced_is_built_again_and_leaves_the_n
         await until(lambda: pool.states()["idle"] == 3)
         return pool.counters()
 
-    counters = clock.run(while_running(pool, scenario))
+    counters = run(while_running(pool, scenario))
     assert (backend.launches, backend.kills) == (2, 2)
     assert counters["env/restarts"] == 3
     assert counters["env/fault_crash"] == 1 + calls_again
@@ -210,7 +242,7 @@ def test_free_environments_whose_worker_died_are_lent_when_they_are_built_again_
                 await asyncio.wait_for(solve(pool, task), timeout=100 * BUILD_S)
         return [env.name for env in envs], pool.counters()
 
-    names, counters = clock.run(while_running(pool, scenario))
+    names, counters = run(while_running(pool, scenario))
     assert sorted(names) == ["1/3", "2/3", "3/3"]
     assert counters["env/restarts"] == 3
 
@@ -226,6 +258,6 @@ def test_a_call_may_take_as_long_as_its_deadline_and_no_longer():
                 await env.step(None)
         return caught.value.kind, asyncio.get_running_loop().time() - began
 
-    kind, seconds = clock.run(while_running(pool, scenario))
+    kind, seconds = run(while_running(pool, scenario))
     assert kind == "timeout"
     assert seconds == pytest.approx(30.0)

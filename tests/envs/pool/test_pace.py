@@ -6,7 +6,7 @@ import pytest
 
 from arpo.agent.actions import Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.pool.slots import Pace, make_slots
+from arpo.envs.pool.slots import make_slots, slow_reason
 from tests.envs.pool.support import make_pool, until, with_pool
 
 
@@ -19,13 +19,12 @@ def one_desktop(path):
     return FakeDesktop()
 
 
-def complaints(*steps_s, slow_step_s=2.0):
-    """What is said of each environment, by the seconds of its last steps."""
+def complaints(*steps_s):
+    """The reason for each environment, by the seconds of its last steps."""
     slots = make_slots(len(steps_s), 1)
-    pace = Pace(slow_step_s)
     for slot, each in zip(slots, steps_s, strict=True):
-        pace.add(slot, each)
-    return [pace.complaint(slot, others=len(slots) - 1) for slot in slots]
+        slot.steps_s.extend(each)
+    return [slow_reason(slot, slots, 2.0) for slot in slots]
 
 
 def test_a_slow_one_is_named_with_the_pace_of_the_others_where_there_are_some():
@@ -65,23 +64,21 @@ def test_where_too_few_others_have_taken_enough_steps_the_machine_may_be_slow_an
 
 def test_one_whose_others_are_built_anew_is_not_named_before_they_have_taken_steps():
     slots = make_slots(3, 1)
-    pace = Pace(2.0)
     named = []
     for slot in slots:  # on a busy machine, one after the other ends its episode
-        pace.add(slot, [6.0] * 8)
-        named.append(pace.complaint(slot, others=2))
-        pace.forget(slot)  # for another reason, such as a deadline
+        slot.steps_s.extend([6.0] * 8)
+        named.append(slow_reason(slot, slots, 2.0))
+        slot.steps_s.clear()  # for another reason, such as a deadline
     assert named == [None, None, None]
 
 
 def test_one_that_is_as_slow_after_it_was_built_anew_is_named_again_only_once_it_has_been_fast():
     (slot,) = make_slots(1, 1)
-    pace = Pace(2.0)
     named = []
     for its_s in (4.8, 4.8, 4.8, 0.3, 4.8, 4.8):
-        pace.add(slot, [its_s] * 16)
-        named.append(pace.complaint(slot, others=0) is not None)
-        pace.forget(slot)
+        slot.steps_s.extend([its_s] * 16)
+        named.append(slow_reason(slot, [slot], 2.0) is not None)
+        slot.steps_s.clear()
     assert named == [True, False, False, False, True, False]
 
 

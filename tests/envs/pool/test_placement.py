@@ -23,8 +23,7 @@ def test_a_full_cluster_is_refused_with_what_each_node_has_and_what_to_type():
     ):
         placement.take(3)
     with pytest.raises(
-        ConfigError,
-        match=r"nodes with an engine: none\. Start each.*HEAD:6379.*or lower size or envs_per_worker",
+        ConfigError, match=r"nodes with an engine: none\. Start each.*HEAD:6379.*or lower size or envs_per_worker"
     ):
         Placement("docker", lambda: {"CPU": 8.0}).take(1)
 

@@ -300,19 +300,3 @@ def test_leases_need_a_running_pool_and_who_waits_when_it_closes_is_told():
             await solve(pool, task)
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"size": 0}, "size"),
-        ({"envs_per_worker": 0}, "envs_per_worker"),
-        ({"step_timeout_s": 0}, "step_timeout_s"),
-        ({"recycle_after": 0}, "recycle_after"),
-        ({"slow_step_s": 0}, "slow_step_s"),
-        ({"backend": "rocket"}, "rocket"),
-    ],
-)
-def test_wrong_arguments_are_named(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make_pool(**settings)

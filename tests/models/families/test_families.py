@@ -5,9 +5,6 @@ import math
 import random
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,42 +12,43 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
 from arpo.agent.actions import Click
-from arpo.agent.parser import parse_action
-from arpo.agent.render import render
+from arpo.agent.ui_tars import parse_action
 from arpo.errors import ConfigError
-from arpo.models.family import FAMILIES, ModelFamily, family_named, family_of
+from arpo.models.checkpoint import CheckpointWeights
+from arpo.models.family import FAMILIES, family_named, family_of
 from arpo.models.images import ImageProcessor
 from arpo.models.policy import Policy
-from arpo.models.sharding import CheckpointWeights
 from arpo.models.tokenization import ChatTokenizer
 from tests.conftest import TINY_CORPUS
-from tests.models.samples import screenshot
+from tests.models.samples import assert_same, screenshot
 
 SIZES = ((112, 140), (1920, 1080))
+PICTURES = ((0, (112, 140)), (1, (333, 200)), (2, (112, 140)), (3, (220, 150)))
+"""Seeds and sizes: two pictures of one size apart from each other."""
 SCREENS = ((160, 210), (640, 480), (1280, 720), (1920, 1080), (2560, 1440), (1080, 1920))
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
-def family(request: pytest.FixtureRequest) -> ModelFamily:
+def family(request):
     return FAMILIES[request.param]
 
 
 @pytest.fixture(scope="module")
-def path(family: ModelFamily, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return family.make_tiny(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS)
+def path(family, tmp_path_factory):
+    return family.tiny.make(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS)
 
 
 @pytest.fixture(scope="module")
-def model(family: ModelFamily, path: Path) -> Any:
+def model(family, path):
     return family.model_class.from_pretrained(path).eval()
 
 
 @pytest.fixture(scope="module")
-def chat(path: Path) -> ChatTokenizer:
+def chat(path):
     return ChatTokenizer(path)
 
 
-def with_pictures(chat: ChatTokenizer, images: ImageProcessor) -> tuple[torch.Tensor, list[Any]]:
+def with_pictures(chat, images):
     """The ids of two turns with a picture each, every placeholder as long as its picture, and the patches."""
     user = {"role": "user", "content": [{"type": "text", "text": "Click on the button."}, {"type": "image"}]}
     response = chat.encode_response("Action: wait()")
@@ -63,15 +61,13 @@ def with_pictures(chat: ChatTokenizer, images: ImageProcessor) -> tuple[torch.Te
     return torch.tensor([ids]), [images(*screenshot(seed, *size)) for seed, size in enumerate(SIZES)]
 
 
-def test_a_checkpoint_is_of_the_family_that_its_configuration_names(family: ModelFamily, path: Path) -> None:
+def test_a_checkpoint_is_of_the_family_that_its_configuration_names(family, path):
     assert family_of(path) is family_named(family.model_type) is family
     assert ChatTokenizer(path).family is ImageProcessor(path).family is family
 
 
 @pytest.mark.parametrize("read", [family_of, ChatTokenizer, ImageProcessor, Policy, CheckpointWeights])
-def test_a_checkpoint_of_no_known_family_is_refused_with_those_that_there_are(
-    tiny_model: Path, tmp_path: Path, read: Callable[[Path], object]
-) -> None:
+def test_a_checkpoint_of_no_known_family_is_refused_with_those_that_there_are(tiny_model, tmp_path, read):
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     said = f"config.json: model_type must be one of {', '.join(FAMILIES)}, got 'llama'"
@@ -83,6 +79,8 @@ def test_a_checkpoint_of_no_known_family_is_refused_with_those_that_there_are(
     ("content", "message"),
     [
         ("{}", "model_type must be one of .*, got None"),
+        ('{"model_type": "qwen3_vl_moe"}', "model_type must be one of .*, got 'qwen3_vl_moe'"),
+        ('{"model_type": "qwen3_5_moe"}', "model_type must be one of .*, got 'qwen3_5_moe'"),
         ('{"model_type": ["qwen2_5_vl"]}', r"model_type must be one of .*, got \['qwen2_5_vl'\]"),
         ("[]", "model_type must be one of .*, got None"),
         ("{", "must say by its model_type what a checkpoint is"),
@@ -90,16 +88,14 @@ def test_a_checkpoint_of_no_known_family_is_refused_with_those_that_there_are(
     ],
     ids=str,
 )
-def test_a_configuration_that_names_no_model_is_refused_by_file(
-    tmp_path: Path, content: str | None, message: str
-) -> None:
+def test_a_configuration_that_names_no_model_is_refused_by_file(tmp_path, content, message):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(ConfigError, match=rf"{re.escape(str(tmp_path / 'config.json'))}.* {message}|{message}"):
         family_of(tmp_path)
 
 
-def test_each_weight_has_its_name_in_the_checkpoint(family: ModelFamily, path: Path, model: Any) -> None:
+def test_each_weight_has_its_name_in_the_checkpoint(family, path, model):
     shapes = CheckpointWeights(path).shapes
     named = {family.checkpoint_name(name): tuple(weight.shape) for name, weight in model.named_parameters()}
     assert named == shapes
@@ -107,7 +103,7 @@ def test_each_weight_has_its_name_in_the_checkpoint(family: ModelFamily, path: P
     assert shapes[family.embedding] == tuple(model.get_input_embeddings().weight.shape)
 
 
-def test_blocks_lie_side_by_side_and_hold_most_of_both_towers(family: ModelFamily, model: Any) -> None:
+def test_blocks_lie_side_by_side_and_hold_most_of_both_towers(family, model):
     blocks = family.blocks(model)
     modules = [module for block in blocks for module in block.modules()]
     assert len(set(modules)) == len(modules)
@@ -117,9 +113,7 @@ def test_blocks_lie_side_by_side_and_hold_most_of_both_towers(family: ModelFamil
     assert set(modules) < set(model.modules())
 
 
-def test_lora_updates_the_linear_layers_of_the_language_model_s_blocks_and_no_other(
-    family: ModelFamily, model: Any
-) -> None:
+def test_lora_updates_the_linear_layers_of_the_language_model_s_blocks_and_no_other(family, model):
     targets = {name for name, _ in model.named_modules() if re.fullmatch(family.lora_targets, name)}
     decoder = set(model.get_decoder().layers.modules())
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module in decoder}
@@ -127,7 +121,7 @@ def test_lora_updates_the_linear_layers_of_the_language_model_s_blocks_and_no_ot
     assert targets
 
 
-def test_positions_are_the_model_s_own(family: ModelFamily, path: Path, model: Any, chat: ChatTokenizer) -> None:
+def test_positions_are_the_model_s_own(family, path, model, chat):
     images = ImageProcessor(path)
     ids, pictures = with_pictures(chat, images)
     mask = ids == chat.image_token_id
@@ -137,9 +131,7 @@ def test_positions_are_the_model_s_own(family: ModelFamily, path: Path, model: A
 
 
 @torch.no_grad()
-def test_the_parts_together_compute_what_transformers_computes(
-    family: ModelFamily, path: Path, model: Any, chat: ChatTokenizer
-) -> None:
+def test_the_parts_together_compute_what_transformers_computes(family, path, model, chat):
     images = ImageProcessor(path)
     ids, pictures = with_pictures(chat, images)
     mask = ids == chat.image_token_id
@@ -158,12 +150,33 @@ def test_the_parts_together_compute_what_transformers_computes(
     assert dict(ours.named_parameters()).keys() == dict(model.named_parameters()).keys()
 
 
-def test_without_pictures_generate_needs_no_pixels(family: ModelFamily) -> None:
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_visual_tokens_and_gradients_are_those_of_transformers(family, path, model, attention):
+    images = ImageProcessor(path)
+    plain = [images(*screenshot(seed, *size)) for seed, size in PICTURES]
+    seen = model.model.visual(
+        torch.cat([picture.pixel_values for picture in plain]), grid_thw=torch.tensor([each.grid for each in plain])
+    )
+    expected = torch.cat([seen.pooler_output, *(seen.get("deepstack_features") or ())], dim=1)
+    ours = family.model_class.from_pretrained(path, attn_implementation=attention).eval()
+    tower = family.tower(ours, images.mean, images.std)
+    packed = [images.packed(*screenshot(seed, *size)) for seed, size in PICTURES]
+    tokens = tower(torch.cat([picture.pixels for picture in packed]), tuple(picture.grid for picture in packed))
+    assert_same(tokens, expected)
+    assert tokens.shape[1] == family.visual_width(ours.config)
+    wanted, found = (dict(each.model.visual.named_parameters()) for each in (model, ours))
+    gradients = torch.autograd.grad(expected.square().sum(), list(wanted.values()))
+    own = torch.autograd.grad(tokens.square().sum(), [found[name] for name in wanted])
+    for gradient, mine in zip(gradients, own, strict=True):
+        assert_same(mine, gradient)
+
+
+def test_without_pictures_generate_needs_no_pixels(family):
     inputs = family.generation_inputs(torch.zeros(1, 3, dtype=torch.bool), [], torch.float32)
     assert "pixel_values" not in inputs
 
 
-def test_sizes_are_those_of_the_checkpoint(family: ModelFamily, path: Path, chat: ChatTokenizer) -> None:
+def test_sizes_are_those_of_the_checkpoint(family, path, chat):
     assert chat.pictures.sizes.factor == family.resize_factor
     least, most = family.pixels
     assert family.resize_factor**2 <= least < most
@@ -171,7 +184,7 @@ def test_sizes_are_those_of_the_checkpoint(family: ModelFamily, path: Path, chat
     assert 0 < family.picture_layers(config) <= config.vision_config.depth
 
 
-def test_a_point_of_the_screen_survives_the_way_to_the_model_and_back(family: ModelFamily) -> None:
+def test_a_point_of_the_screen_survives_the_way_to_the_model_and_back(family):
     frame = family.frame((1280, 720), (1288, 728))
     for point in (Click(0, 0), Click(640, 360), Click(1279, 719)):
         back = frame.to_screen(frame.to_model(point))
@@ -180,9 +193,7 @@ def test_a_point_of_the_screen_survives_the_way_to_the_model_and_back(family: Mo
 
 
 @pytest.mark.parametrize("screen", SCREENS, ids=str)
-def test_clicks_that_the_model_writes_land_in_their_box(
-    family: ModelFamily, chat: ChatTokenizer, screen: tuple[int, int]
-) -> None:
+def test_clicks_that_the_model_writes_land_in_their_box(family, chat, screen):
     """A thousand boxes as small as the model's points allow, whose middle is written, read and clicked."""
     frame = family.frame(screen, chat.model_size(*screen))
     side = max(
@@ -192,15 +203,13 @@ def test_clicks_that_the_model_writes_land_in_their_box(
     for _ in range(1000):
         left, top = rng.randrange(screen[0] - side), rng.randrange(screen[1] - side)
         middle = Click(left + side // 2, top + side // 2)
-        click = frame.to_screen(parse_action(render(frame.to_model(middle))))
+        click = frame.to_screen(parse_action(frame.to_model(middle).describe()))
         assert isinstance(click, Click)
         assert left <= click.x < left + side
         assert top <= click.y < top + side
 
 
-def test_special_tokens_are_words_and_stand_around_each_picture(
-    family: ModelFamily, path: Path, chat: ChatTokenizer
-) -> None:
+def test_special_tokens_are_words_and_stand_around_each_picture(family, path, chat):
     tokenizer = AutoTokenizer.from_pretrained(path)
     special = set(tokenizer.convert_tokens_to_ids(list(family.never_sampled)))
     assert special <= set(tokenizer.get_added_vocab().values())

@@ -4,8 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -30,11 +28,11 @@ time.sleep(100)
 """
 
 
-def own_workers(pid: int) -> list[psutil.Process]:
+def own_workers(pid):
     return [child for child in psutil.Process(pid).children() if is_worker(child)]
 
 
-def is_worker(process: psutil.Process) -> bool:
+def is_worker(process):
     try:
         return "arpo.models.vision.workers" in process.cmdline()
     except psutil.NoSuchProcess:  # has ended: of an earlier test, perhaps, and not collected yet
@@ -42,16 +40,14 @@ def is_worker(process: psutil.Process) -> bool:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[PatchWorkers]:
+def workers():
     workers = PatchWorkers(PatchSettings(14, 2, 56 * 56, 112 * 140), 1)
     yield workers
     workers.close()
 
 
 @pytest.mark.parametrize("size", [(112, 140), (160, 210), (30, 50), (333, 1000)])
-def test_a_worker_makes_the_patches_of_the_checkpoints_own_processor(
-    tiny_model: Path, images: ImageProcessor, workers: PatchWorkers, size: tuple[int, int]
-) -> None:
+def test_a_worker_makes_the_patches_of_the_checkpoints_own_processor(tiny_model, images, workers, size):
     key, png = screenshot(0, *size)
     packed = workers.submit(png).result(timeout=60)
     assert packed is not None
@@ -60,7 +56,7 @@ def test_a_worker_makes_the_patches_of_the_checkpoints_own_processor(
     assert list(packed.grid) == expected["image_grid_thw"][0].tolist()
 
 
-def test_a_broken_picture_is_given_back_and_a_dead_worker_replaced(workers: PatchWorkers) -> None:
+def test_a_broken_picture_is_given_back_and_a_dead_worker_replaced(workers):
     _, png = screenshot(0)
     assert workers.submit(png[:100]).result(timeout=60) is None
     assert workers.submit(png).result(timeout=60) is not None
@@ -70,7 +66,7 @@ def test_a_broken_picture_is_given_back_and_a_dead_worker_replaced(workers: Patc
     assert workers.submit(png).result(timeout=60) is not None
 
 
-def test_workers_are_used_where_they_are_worth_it_and_end_when_told(tiny_model: Path) -> None:
+def test_workers_are_used_where_they_are_worth_it_and_end_when_told(tiny_model):
     others_running = own_workers(os.getpid())
     images = ImageProcessor(tiny_model, cache_mb=0)
     small = dict(screenshot(seed) for seed in range(3))
@@ -97,7 +93,7 @@ def test_workers_are_used_where_they_are_worth_it_and_end_when_told(tiny_model: 
     assert images.decoded == 3 + 4 + 1  # nothing was kept
 
 
-def test_a_worker_ends_when_its_trainer_is_killed() -> None:
+def test_a_worker_ends_when_its_trainer_is_killed():
     with subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE) as trainer:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == b"ready\n"

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from html import escape
 
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, PEOPLE, distinct
+from arpo.envs.desktop.templates.template import Draw, Home, Instance, Script, press
+from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, PEOPLE
 
 PAGE = """<!DOCTYPE html><meta charset="utf-8"><title>Loading</title><h1>{title}</h1>{text}
 <form id="form">{fields}<p><button>Send</button></p></form>
@@ -32,7 +32,7 @@ Fields = Mapping[str, str]
 
 def fill_in_a_form(draw: Draw) -> Instance:
     """Enter what the instruction says into the fields of a form, and send it."""
-    name, other = distinct(draw, PEOPLE, 2)
+    name, other = draw.sample(PEOPLE, 2)
     thing, count = f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)}", draw.randrange(2, 100)
     ask = draw.choice(
         (
@@ -56,9 +56,9 @@ def fill_in_a_form(draw: Draw) -> Instance:
 
 def answer_a_question(draw: Draw) -> Instance:
     """Look something up in a table of the page and enter it."""
-    names = distinct(draw, NOUNS, draw.randrange(4, 8))
-    prices = distinct(draw, range(10, 1000), len(names))
-    chosen, other = distinct(draw, range(len(names)), 2)
+    names = draw.sample(NOUNS, draw.randrange(4, 8))
+    prices = draw.sample(range(10, 1000), len(names))
+    chosen, other = draw.sample(range(len(names)), 2)
     rows = "".join(f"<tr><td>{name}<td>{price}" for name, price in zip(names, prices, strict=True))
     ask = draw.choice(
         ("What does the {} cost? Enter the price and send it.", "Send the price of the {} with the form.")
@@ -75,8 +75,8 @@ def answer_a_question(draw: Draw) -> Instance:
 
 def describe_the_cheapest(draw: Draw) -> Instance:
     """Find the cheapest thing of a table, and enter its name and colour."""
-    names = distinct(draw, NOUNS, draw.randrange(4, 8))
-    prices = sorted(distinct(draw, range(10, 1000), len(names)))
+    names = draw.sample(NOUNS, draw.randrange(4, 8))
+    prices = sorted(draw.sample(range(10, 1000), len(names)))
     colours = [draw.choice(COLOURS) for _ in names]
     things = list(zip(names, prices, colours, strict=True))
     (cheapest, _, colour), (other, _, _) = things[:2]
@@ -102,17 +102,12 @@ def describe_the_cheapest(draw: Draw) -> Instance:
     )
 
 
-TEMPLATES = templates_of(__name__, (fill_in_a_form, answer_a_question, describe_the_cheapest))
-
-
-def _filling(fields: Fields) -> tuple[str, ...]:
+def _filling(fields: Fields) -> Script:
     """Type into the fields one after the other, and press the button behind them."""
-    return (*(f"type(content='{value}\\t')" for value in fields.values()), "hotkey(key='enter')")
+    return (*(f"type(content='{value}\\t')" for value in fields.values()), *press("enter"))
 
 
-def _instance(
-    instruction: str, title: str, text: str, fields: Fields, near_misses: Mapping[str, tuple[str, ...]]
-) -> Instance:
+def _instance(instruction: str, title: str, text: str, fields: Fields, near_misses: Mapping[str, Script]) -> Instance:
     page = PAGE.format(title=title, text=text, fields="".join(FIELD.format(escape(name)) for name in fields))
 
     def done(home: Home) -> bool:

@@ -1,13 +1,12 @@
 """Tasks in LibreOffice Calc: formulas, sorting, formats, charts, sheets."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from arpo.envs.desktop.templates.documents import Cell, Chart, Sheets, Value, read_charts, read_sheets, spreadsheet
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import NOUNS, PEOPLE, distinct
+from arpo.envs.desktop.templates.documents import Cell, Chart, Rows, filled, read_charts, read_sheets, spreadsheet
+from arpo.envs.desktop.templates.template import Draw, Instance, Script, document, press
+from arpo.envs.desktop.templates.words import NOUNS, PEOPLE
 
 SHEET = "Sheet1"
-SAVE = "hotkey(key='ctrl s')"
 LOOKS = (("bold", "b", "fo:font-weight"), ("italic", "i", "fo:font-style"))
 """How a cell may look, the key that makes it so, and the property whose value that is."""
 MEASURES = ("Sales", "Costs", "Units", "Orders", "Points", "Hours", "Visits", "Weight")
@@ -22,7 +21,7 @@ def total_a_column(draw: Draw) -> Instance:
     total = sum(int(str(row[1])) for row in rows[1:])
     ask = draw.choice(("Write the total of the column {} into {}.", "Add up the column {} in cell {}."))
 
-    def entering(cell: str, formula: str) -> tuple[str, ...]:
+    def entering(cell: str, formula: str) -> Script:
         return (*_go(cell), f"type(content='{formula}\\n')")
 
     target = f"B{last + 1}"
@@ -30,13 +29,13 @@ def total_a_column(draw: Draw) -> Instance:
     return _instance(
         ask.format(measure, target),
         rows,
-        lambda cells: _number(cells, target) == total,
         right,
         {
             "a row is missing": entering(target, f"=SUM(B2:B{last - 1})"),
             "in another cell": entering(f"C{last + 1}", f"=SUM(B2:B{last})"),
         },
         free=[target],
+        wanted=lambda cells: _number(cells, target) == total,
     )
 
 
@@ -44,8 +43,7 @@ def summarise_a_column(draw: Draw) -> Instance:
     """Write the average, the largest or the smallest number of a column into a cell."""
     rows, measure = _table(draw)
     numbers = [int(str(row[1])) for row in rows[1:]]
-    (name, function, value), (_, wrong, _) = distinct(
-        draw,
+    (name, function, value), (_, wrong, _) = draw.sample(
         (
             ("average", "AVERAGE", sum(numbers) / len(numbers)),
             ("largest number", "MAX", max(numbers)),
@@ -56,23 +54,23 @@ def summarise_a_column(draw: Draw) -> Instance:
     target = f"{draw.choice('DEF')}{draw.randrange(2, 9)}"
     ask = draw.choice(("Compute the {} of {} in cell {}.", "Cell {2} should show the {0} of the column {1}."))
 
-    def entering(cell: str, which: str) -> tuple[str, ...]:
+    def entering(cell: str, which: str) -> Script:
         return (*_go(cell), f"type(content='={which}(B2:B{len(rows)})\\n')")
 
     return _instance(
         ask.format(name, measure, target),
         rows,
-        lambda cells: abs(_number(cells, target) - value) < 0.005,
         entering(target, function),
         {"another function": entering(target, wrong), "in another cell": entering(f"G{len(rows)}", function)},
         free=[target],
+        wanted=lambda cells: abs(_number(cells, target) - value) < 0.005,
     )
 
 
 def multiply_columns(draw: Draw) -> Instance:
     """Fill a column with the product of two others."""
-    names = distinct(draw, NOUNS, draw.randrange(3, 7))
-    rows: list[list[Value]] = [["Item", "Price", "Count"]]
+    names = draw.sample(NOUNS, draw.randrange(3, 7))
+    rows: Rows = [["Item", "Price", "Count"]]
     rows += [[name.title(), draw.randrange(2, 50), draw.randrange(2, 30)] for name in names]
     title, last = draw.choice(("Total", "Amount", "Revenue", "Cost")), len(rows)
     ask = draw.choice(
@@ -82,7 +80,7 @@ def multiply_columns(draw: Draw) -> Instance:
         )
     )
 
-    def filling(formula: str, rows_from: int = 2) -> tuple[str, ...]:
+    def filling(formula: str, rows_from: int = 2) -> Script:
         header = (*_go("D1"), f"type(content='{title}\\n')")
         return (*header, *_go(f"D{rows_from}:D{last}"), f"type(content='{formula}')", "hotkey(key='alt enter')")
 
@@ -94,10 +92,10 @@ def multiply_columns(draw: Draw) -> Instance:
     return _instance(
         ask.format(title),
         rows,
-        done,
         filling("=B2*C2"),
         {"added": filling("=B2+C2"), "the first item is missing": filling("=B3*C3", 3)},
         free=["D1", *products],
+        wanted=done,
     )
 
 
@@ -107,15 +105,14 @@ def sort_by_name(draw: Draw) -> Instance:
     down = draw.random() < 0.5
     ask = draw.choice(("Sort the rows by {} {}.", "Put the table into the order of the column {}, {}."))
 
-    def sorting(cells: str, entry: int) -> tuple[str, ...]:
-        return (*_go(cells), "hotkey(key='alt d')", *["hotkey(key='down')"] * entry, "hotkey(key='enter')")
+    def sorting(cells: str, entry: int) -> Script:
+        return (*_go(cells), "hotkey(key='alt d')", *press("down", entry), "hotkey(key='enter')")
 
     whole = f"A2:B{len(rows)}"
     wanted = [rows[0], *sorted(rows[1:], key=lambda row: str(row[0]), reverse=down)]
     return _instance(
         ask.format(rows[0][0], "from Z to A" if down else "from A to Z"),
         rows,
-        lambda _: True,
         sorting(whole, 2 if down else 1),
         {"the wrong direction": sorting(whole, 1 if down else 2)},  # that the header is none, Calc sees by itself
         after=wanted,
@@ -125,22 +122,22 @@ def sort_by_name(draw: Draw) -> Instance:
 def append_a_record(draw: Draw) -> Instance:
     """Write a new row below a table."""
     rows, measure = _table(draw)
-    name = next(person for person in distinct(draw, PEOPLE, 20) if person not in {row[0] for row in rows})
+    name = next(person for person in draw.sample(PEOPLE, 20) if person not in {row[0] for row in rows})
     number, row = draw.randrange(10, 1000), len(rows) + 1
     ask = draw.choice(
         ("Add a row for {} with {} {} below the table.", "Enter a new record at the end of the table: {}, {} {}.")
     )
 
-    def entering(what: int, where: int) -> tuple[str, ...]:
+    def entering(what: int, where: int) -> Script:
         return (*_go(f"A{where}"), f"type(content='{name}\\t{what}\\n')")
 
     return _instance(
         ask.format(name, number, measure),
         rows,
-        lambda cells: (_text(cells, f"A{row}"), _number(cells, f"B{row}")) == (name, number),
         entering(number, row),
         {"another number": entering(number + 1, row), "over the last row": entering(number, row - 1)},
         free=[f"A{row}", f"B{row}"],
+        wanted=lambda cells: (_text(cells, f"A{row}"), _number(cells, f"B{row}")) == (name, number),
     )
 
 
@@ -151,14 +148,13 @@ def delete_a_row(draw: Draw) -> Instance:
     other = number + 1 if number < len(rows) else 2
     ask = draw.choice(("Delete the row of {}.", "{} has left. Remove the whole row from the table."))
 
-    def deleting(row: int) -> tuple[str, ...]:
+    def deleting(row: int) -> Script:
         return (*_go(f"A{row}"), "hotkey(key='shift space')", "hotkey(key='ctrl -')")
 
     wanted = [row for row in rows if row != rows[number - 1]]
     return _instance(
         ask.format(rows[number - 1][0]),
         rows,
-        lambda _: True,
         deleting(number),
         {"another row": deleting(other), "emptied": (*_go(f"A{number}:B{number}"), "hotkey(key='delete')")},
         after=wanted,
@@ -168,10 +164,10 @@ def delete_a_row(draw: Draw) -> Instance:
 def make_the_header_bold(draw: Draw) -> Instance:
     """Show the first row in bold, or in italics."""
     rows, _ = _table(draw)
-    (how, key, _), (_, wrong, _) = distinct(draw, LOOKS, 2)
+    (how, key, _), (_, wrong, _) = draw.sample(LOOKS, 2)
     ask = draw.choice(("Make the header of the table {}.", "Show the first row of the table in {}."))
 
-    def styling(cells: str, letter: str) -> tuple[str, ...]:
+    def styling(cells: str, letter: str) -> Script:
         return (*_go(cells), f"hotkey(key='ctrl {letter}')")
 
     def done(cells: Cells) -> bool:
@@ -183,9 +179,9 @@ def make_the_header_bold(draw: Draw) -> Instance:
     return _instance(
         ask.format(how),
         rows,
-        done,
         styling("A1:B1", key),
         {"one cell of it": styling("A1", key), "another style": styling("A1:B1", wrong)},
+        wanted=done,
     )
 
 
@@ -194,12 +190,11 @@ def show_two_decimals(draw: Draw) -> Instance:
     rows, measure = _table(draw)
     last = len(rows)
     rows = [rows[0], *([row[0], int(str(row[1])) / 1000] for row in rows[1:])]
-    (how, key, kind), (_, wrong, _) = distinct(
-        draw, (("with two decimal places", "1", "number-style"), ("as percentages", "5", "percentage-style")), 2
-    )
+    formats = (("with two decimal places", "1", "number-style"), ("as percentages", "5", "percentage-style"))
+    (how, key, kind), (_, wrong, _) = draw.sample(formats, 2)
     ask = draw.choice(("Show the numbers of the column {} {}.", "Format the values of {} {}; do not change them."))
 
-    def formatting(cells: str, digit: str) -> tuple[str, ...]:
+    def formatting(cells: str, digit: str) -> Script:
         return (*_go(cells), f"hotkey(key='ctrl shift {digit}')")
 
     def done(cells: Cells) -> bool:
@@ -214,12 +209,12 @@ def show_two_decimals(draw: Draw) -> Instance:
     return _instance(
         ask.format(measure, how),
         rows,
-        done,
         formatting(f"B2:B{last}", key),
         {
             "the last one is missing": formatting(f"B2:B{last - 1}", key),
             "another format": formatting(f"B2:B{last}", wrong),
         },
+        wanted=done,
     )
 
 
@@ -229,7 +224,7 @@ def add_a_chart(draw: Draw) -> Instance:
     last = len(rows)
     ask = draw.choice(("Make a column chart of the table.", "Insert a chart with a column for the {} of each row."))
 
-    def charting(cells: str) -> tuple[str, ...]:
+    def charting(cells: str) -> Script:
         menu = ("hotkey(key='alt i')", "hotkey(key='down')", "hotkey(key='enter')", "window('Chart Type')")
         return (*_go(cells), *menu, "hotkey(key='alt f')", "window('Calc')", "hotkey(key='esc')")
 
@@ -237,7 +232,6 @@ def add_a_chart(draw: Draw) -> Instance:
     return _instance(
         ask.format(measure),
         rows,
-        lambda _: True,
         charting(f"A1:B{last}"),
         {"a row is missing": charting(f"A1:B{last - 1}"), "no chart": _go(f"A1:B{last}")},
         also=lambda content: read_charts(content) == wanted,
@@ -250,58 +244,33 @@ def add_a_sheet(draw: Draw) -> Instance:
     name = f"{draw.choice(NOUNS).title()} {draw.randrange(2000, 2030)}"
     ask = draw.choice(("Add a sheet with the name {} at the end.", "The file needs a second sheet, called {}."))
 
-    def adding(what: str) -> tuple[str, ...]:
-        menu = ("hotkey(key='alt s')", *["hotkey(key='down')"] * 9, "hotkey(key='enter')", "window('Append Sheet')")
+    def adding(what: str) -> Script:
+        menu = ("hotkey(key='alt s')", *press("down", 9), "hotkey(key='enter')", "window('Append Sheet')")
         return (*menu, "hotkey(key='ctrl a')", f"type(content='{what}\\n')", "window('Calc')")
 
     return _instance(
         ask.format(name),
         rows,
-        lambda _: True,
         adding(name),
         {"another name": adding(name[:-2]), "one more": (*adding(name), *adding("More"))},
-        sheets=[SHEET, name],
+        sheets=(SHEET, name),
     )
 
 
-TEMPLATES = templates_of(
-    __name__,
-    (
-        total_a_column,
-        summarise_a_column,
-        multiply_columns,
-        sort_by_name,
-        append_a_record,
-        delete_a_row,
-        make_the_header_bold,
-        show_two_decimals,
-        add_a_chart,
-        add_a_sheet,
-    ),
-)
-
-
-def _table(draw: Draw, *, shuffled: bool = False) -> tuple[list[list[Value]], str]:
+def _table(draw: Draw, *, shuffled: bool = False) -> tuple[Rows, str]:
     """Return rows of a name and a number each, below a header, and the header of the numbers."""
-    names = distinct(draw, PEOPLE, draw.randrange(4, 9))
+    names = draw.sample(PEOPLE, draw.randrange(4, 9))
     if shuffled:
         while names in (sorted(names), sorted(names, reverse=True)):
             draw.shuffle(names)
     measure = draw.choice(MEASURES)
-    rows: list[list[Value]] = [["Name", measure]]
+    rows: Rows = [["Name", measure]]
     return rows + [[name, draw.randrange(10, 1000)] for name in names], measure
 
 
-def _filled(rows: list[list[Value]]) -> dict[str, Value]:
-    """Return the values of a table by the names of its cells."""
-    return {
-        f"{'ABCD'[column]}{row}": value for row, values in enumerate(rows, 1) for column, value in enumerate(values)
-    }
-
-
-def _go(cells: str) -> tuple[str, ...]:
+def _go(cells: str) -> Script:
     """Select cells by typing their name into the Name Box."""
-    return ("hotkey(key='ctrl shift t')", f"type(content='{cells}')", "hotkey(key='enter')")
+    return (*press("ctrl shift t"), f"type(content='{cells}')", *press("enter"))
 
 
 def _number(cells: Cells, name: str) -> float:
@@ -315,48 +284,27 @@ def _text(cells: Cells, name: str) -> str:
 
 def _instance(  # noqa: PLR0913 - all that differs from task to task
     instruction: str,
-    rows: list[list[Value]],
-    wanted: Callable[[Cells], bool],
-    solution: tuple[str, ...],
-    near_misses: Mapping[str, tuple[str, ...]],
+    rows: Rows,
+    solution: Script,
+    near_misses: Mapping[str, Script],
     *,
+    wanted: Callable[[Cells], bool] = lambda _: True,
     free: Collection[str] = (),
-    after: list[list[Value]] | None = None,
-    sheets: list[str] | None = None,
+    after: Rows | None = None,
+    sheets: Sequence[str] = (SHEET,),
     also: Callable[[bytes], bool] = lambda _: True,
 ) -> Instance:
-    """Return the instance of a table that is on the screen; near-misses are saved, and one more is not.
+    """Return the instance of a table, whose cells `wanted` judges and whose file `also`; see `document`.
 
-    Args:
-        instruction: Without the sentence that asks for saving.
-        rows: What is in the sheet.
-        wanted: Judges the cells of the sheet.
-        solution: Without saving.
-        near_misses: Without saving.
-        free: The cells that the task is about.
-        after: What is to be in all others; `rows` if omitted.
-        sheets: The names of all sheets, of which only the first is not empty; that one alone if omitted.
-        also: Judges the file.
+    All cells but those that are `free` are to be as in the rows `after`, and no sheet but the first has any.
     """
-    path = "Documents/table.ods"
-    kept = {place: value for place, value in _filled(after or rows).items() if place not in free}
-    before: Sheets = {SHEET: rows}
+    kept = {place: value for place, value in filled(after or rows).items() if place not in free}
 
-    def done(home: Home) -> bool:
-        content = home.content(path)
+    def done(content: bytes) -> bool:
         found = read_sheets(content)
         cells = found.get(SHEET, {})
         others = {place: cell.value for place, cell in cells.items() if place not in free}
-        rest = [name for name, more in found.items() if more and name != SHEET]
-        is_whole = list(found) == (sheets or [SHEET]) and others == kept and not rest
+        is_whole = list(found) == list(sheets) and others == kept and not any(found[name] for name in sheets[1:])
         return is_whole and wanted(cells) and also(content)
 
-    return Instance(
-        f"{instruction} Save the file.",
-        launch=("soffice", "--norestore", f"~/{path}"),
-        window="table.ods",
-        done=done,
-        solution=(*solution, SAVE),
-        near_misses={**{name: (*script, SAVE) for name, script in near_misses.items()}, "not saved": solution},
-        files={path: spreadsheet(before)},
-    )
+    return document("table.ods", spreadsheet({SHEET: rows}), instruction, done, solution, near_misses)

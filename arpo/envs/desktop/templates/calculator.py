@@ -4,10 +4,9 @@ A key of Galculator's is pressed for a quarter of a second, and pressed again in
 number has a digit twice, and numbers are typed one by one.
 """
 
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
+from arpo.envs.desktop.templates.template import Draw, Instance, Script, press
 
 CLIPBOARD = "timeout 5 python3 -I -c 'import tkinter; print(tkinter.Tk().clipboard_get())'"
-COPY = "hotkey(key='ctrl c')"
 SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 
 
@@ -18,28 +17,22 @@ def copy_a_result(draw: Draw) -> Instance:
     value = {"plus": first + second, "minus": first - second, "times": first * second}[word]
     ask = draw.choice(("Compute {} {} {} and copy the result.", "How much is {} {} {}? Copy it to the clipboard."))
 
-    def done(home: Home) -> bool:
-        return home.output(CLIPBOARD).strip() == str(value)
-
-    def computing(sign: str, with_number: int = second) -> tuple[str, ...]:
+    def computing(sign: str, with_number: int = second) -> Script:
         keys = (str(first), SIGNS[sign], str(with_number))
-        return (*(f"type(content='{key}')" for key in keys), "hotkey(key='enter')")
+        return (*(f"type(content='{key}')" for key in keys), *press("enter"))
 
     return Instance(
         ask.format(first, word, second),
         launch=("galculator",),
         window="galculator",
-        done=done,
-        solution=(*computing(word), COPY),
+        done=lambda home: home.output(CLIPBOARD).strip() == str(value),
+        solution=(*computing(word), *press("ctrl c")),
         near_misses={
             "not copied": computing(word),
-            "another operation": (*computing(wrong), COPY),
-            "another number": (*computing(word, other if other != second else other - 1), COPY),
+            "another operation": (*computing(wrong), *press("ctrl c")),
+            "another number": (*computing(word, other if other != second else other - 1), *press("ctrl c")),
         },
     )
-
-
-TEMPLATES = templates_of(__name__, (copy_a_result,))
 
 
 def _number(draw: Draw, digits: int) -> int:

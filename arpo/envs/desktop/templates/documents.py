@@ -43,8 +43,8 @@ _LINK = "{http://www.w3.org/1999/xlink}href"
 _MANIFEST = "urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"
 
 Value = str | int | float
-Sheets = Mapping[str, Sequence[Sequence[Value | None]]]
-"""The rows of sheets by name, from A1 on."""
+Rows = list[list[Value]]
+"""From A1 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,6 @@ class Cell:
     """One cell of a sheet."""
 
     value: Value
-    """A number, or the text."""
     shown: str
     """The text on the screen."""
     formula: str
@@ -109,11 +108,12 @@ class Slide:
     hidden: bool
 
 
-def spreadsheet(sheets: Sheets) -> bytes:
+def spreadsheet(sheets: Mapping[str, Rows]) -> bytes:
     """Return a spreadsheet as an ODS file."""
-    body = "".join(
-        f'<table:table table:name="{escape(name)}">{_rows(rows)}</table:table>' for name, rows in sheets.items()
-    )
+    body = ""
+    for name, rows in sheets.items():
+        written = "".join(f"<table:table-row>{''.join(map(_written, row))}</table:table-row>" for row in rows)
+        body += f'<table:table table:name="{escape(name)}">{written}</table:table>'
     return _packed("spreadsheet", body)
 
 
@@ -126,9 +126,8 @@ def presentation(slides: Sequence[tuple[str, str]]) -> bytes:
     """Return slides with a title and a text as an ODP file."""
     box = '<style:graphic-properties draw:fill="none" draw:stroke="none"/>'
     styles = f'<style:style style:name="box" style:family="graphic">{box}</style:style>'
-    return _packed(
-        "presentation", "".join(_slide(number, *slide) for number, slide in enumerate(slides, start=1)), styles
-    )
+    pages = (_slide(number, *slide) for number, slide in enumerate(slides, start=1))
+    return _packed("presentation", "".join(pages), styles)
 
 
 def read_sheets(content: bytes) -> dict[str, dict[str, Cell]]:
@@ -163,14 +162,14 @@ def read_paragraphs(content: bytes) -> list[Paragraph]:
     """
     root = _read(content)
     styles = _styles(content, root)
-    return [_paragraph(each, styles) for each in _blocks(_bodies(root)) if each.tag != _TABLE]
+    return [_paragraph(each, styles) for each in _text_blocks(root) if each.tag != _TABLE]
 
 
 def read_tables(content: bytes) -> list[Table]:
     """Return the tables of a text, those in one another too."""
     tables: list[Table] = []
     above = 0
-    for block in _blocks(_bodies(_read(content))):
+    for block in _text_blocks(_read(content)):
         if block.tag == _TABLE:
             tables += [_table(each, above) for each in islice(block.iter(_TABLE), MOST_PARTS)]
         elif "".join(block.itertext()):
@@ -228,8 +227,8 @@ def _styles(content: bytes, root: ET.Element) -> _Styles:
     return _Styles(chain(named, root.iterfind("office:automatic-styles/*", NAMESPACES)))
 
 
-def _bodies(root: ET.Element) -> list[ET.Element]:
-    return root.findall("office:body/office:text", NAMESPACES)
+def _text_blocks(root: ET.Element) -> Iterator[ET.Element]:
+    return _blocks(root.iterfind("office:body/office:text", NAMESPACES))
 
 
 def _blocks(places: Iterable[ET.Element]) -> Iterator[ET.Element]:
@@ -330,13 +329,16 @@ def column_name(number: int) -> str:
     return letters
 
 
-def _rows(rows: Sequence[Sequence[Value | None]]) -> str:
-    return "".join(f"<table:table-row>{''.join(map(_written, row))}</table:table-row>" for row in rows)
+def filled(rows: Rows) -> dict[str, Value]:
+    """Return the values of a table by the names of its cells."""
+    return {
+        f"{column_name(column)}{row}": value
+        for row, values in enumerate(rows, 1)
+        for column, value in enumerate(values, 1)
+    }
 
 
-def _written(value: Value | None) -> str:
-    if value is None:
-        return "<table:table-cell/>"
+def _written(value: Value) -> str:
     shown = f"<text:p>{escape(str(value))}</text:p>"
     if isinstance(value, str):
         return f'<table:table-cell office:value-type="string">{shown}</table:table-cell>'

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, distinct, file_names, sentence
+from arpo.envs.desktop.templates.template import Draw, Instance, Script, press
+from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, file_names, sentence
 
 FOLDER = "papers"
 
-Files = Mapping[str, bytes]
+Files = dict[str, bytes]
 
 
 def rename_a_file(draw: Draw) -> Instance:
@@ -16,7 +16,7 @@ def rename_a_file(draw: Draw) -> Instance:
     new = f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}-{draw.randrange(10, 100)}.txt"
     ask = draw.choice(("Rename {} to {}.", "The file {} should be called {}.", "Change the name of {} into {}."))
 
-    def renaming(name: str, to: str) -> tuple[str, ...]:
+    def renaming(name: str, to: str) -> Script:
         return (*_select(name), "hotkey(key='f2')", "hotkey(key='ctrl a')", f"type(content='{to}\\n')")
 
     return _instance(
@@ -47,7 +47,7 @@ def move_a_file(draw: Draw) -> Instance:
     files, (name, other, *_), (folder, wrong) = _with_folders(draw)
     ask = draw.choice(("Move {} into the folder {}.", "{} belongs into the folder {}. Move it there."))
 
-    def moving(what: str, to: str) -> tuple[str, ...]:
+    def moving(what: str, to: str) -> Script:
         return (*_select(what), "hotkey(key='ctrl x')", *_enter(to), "hotkey(key='ctrl v')")
 
     return _instance(
@@ -68,7 +68,7 @@ def copy_a_file(draw: Draw) -> Instance:
     files, (name, other, *_), (folder, wrong) = _with_folders(draw)
     ask = draw.choice(("Copy {} into the folder {}.", "Put a copy of {} into the folder {}, and leave the file here."))
 
-    def copying(what: str, to: str, key: str = "c") -> tuple[str, ...]:
+    def copying(what: str, to: str, key: str = "c") -> Script:
         return (*_select(what), f"hotkey(key='ctrl {key}')", *_enter(to), "hotkey(key='ctrl v')")
 
     return _instance(
@@ -90,7 +90,7 @@ def make_a_folder(draw: Draw) -> Instance:
     name = f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.randrange(2000, 2030)}"
     ask = draw.choice(("Make a folder with the name '{}' in this one.", "Create a new folder here and call it '{}'."))
 
-    def making(what: str) -> tuple[str, ...]:
+    def making(what: str) -> Script:
         return ("hotkey(key='ctrl shift n')", "window('New Folder')", f"type(content='{what}\\n')")
 
     return _instance(
@@ -110,7 +110,7 @@ def rename_a_folder(draw: Draw) -> Instance:
     new = f"{draw.choice(NOUNS)}-{draw.randrange(100, 1000)}"
     ask = draw.choice(("Rename the folder {} to {}.", "Call the folder {} {} instead."))
 
-    def renaming(what: str) -> tuple[str, ...]:
+    def renaming(what: str) -> Script:
         return (*_select(what), "hotkey(key='f2')", "hotkey(key='ctrl a')", f"type(content='{new}\\n')")
 
     return _instance(
@@ -133,7 +133,7 @@ def empty_a_folder(draw: Draw) -> Instance:
     ask = draw.choice(("Empty the folder {}.", "Delete everything in the folder {}, but keep the folder itself."))
     left = {path: content for path, content in files.items() if not path.startswith(f"{folder}/")}
 
-    def emptying(what: str) -> tuple[str, ...]:
+    def emptying(what: str) -> Script:
         return (*_enter(what), "hotkey(key='ctrl a')", *_delete(what))
 
     return _instance(
@@ -145,15 +145,9 @@ def empty_a_folder(draw: Draw) -> Instance:
     )
 
 
-TEMPLATES = templates_of(
-    __name__,
-    (rename_a_file, delete_a_file, move_a_file, copy_a_file, make_a_folder, rename_a_folder, empty_a_folder),
-)
-
-
-def _delete(folder: str = FOLDER) -> tuple[str, ...]:
+def _delete(folder: str = FOLDER) -> Script:
     """Move what is selected to the trash, and confirm that."""
-    return ("hotkey(key='delete')", "window('Confirm')", "hotkey(key='enter')", f"window('{folder}')")
+    return (*press("delete"), "window('Confirm')", *press("enter"), f"window('{folder}')")
 
 
 def _some_files(draw: Draw) -> tuple[dict[str, bytes], list[str]]:
@@ -168,38 +162,31 @@ def _with_folders(draw: Draw) -> tuple[dict[str, bytes], list[str], list[str]]:
     """Return files and two folders, and the names of both."""
     files, names = _some_files(draw)
     used = {name.partition("-")[2].removesuffix(".txt") for name in names}
-    folders = distinct(draw, [noun for noun in NOUNS if noun not in used], 2)
+    folders = draw.sample([noun for noun in NOUNS if noun not in used], 2)
     return {**files, **{f"{folder}/": b"" for folder in folders}}, names, folders
 
 
-def _without(files: Files, *names: str) -> dict[str, bytes]:
+def _without(files: Files, *names: str) -> Files:
     return {name: content for name, content in files.items() if name not in names}
 
 
-def _select(name: str) -> tuple[str, ...]:
+def _select(name: str) -> Script:
     """Find a file by typing its name."""
     return (f"type(content='{name}')", "hotkey(key='esc')")
 
 
-def _enter(folder: str) -> tuple[str, ...]:
+def _enter(folder: str) -> Script:
     return (*_select(folder), "hotkey(key='enter')", f"window('{folder}')")
 
 
 def _instance(
-    instruction: str,
-    files: Files,
-    wanted: Files,
-    solution: tuple[str, ...],
-    near_misses: Mapping[str, tuple[str, ...]],
+    instruction: str, files: Files, wanted: Files, solution: Script, near_misses: Mapping[str, Script]
 ) -> Instance:
-    def done(home: Home) -> bool:
-        return home.tree(FOLDER) == dict(wanted)
-
     return Instance(
         instruction,
         launch=("pcmanfm", f"~/{FOLDER}"),
         window=FOLDER,
-        done=done,
+        done=lambda home: home.tree(FOLDER) == wanted,
         solution=solution,
         near_misses=near_misses,
         files={f"{FOLDER}/{name}": content for name, content in files.items()},

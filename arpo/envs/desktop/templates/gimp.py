@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, distinct, file_name
+from arpo.envs.desktop.templates.template import Draw, Home, Instance, Script, press
+from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, file_name
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,13 +37,11 @@ SESSION = b"""
 """
 """GIMP's window is larger than the screen without it."""
 
-Script = tuple[str, ...]
-
 
 def scale_a_picture(draw: Draw) -> Instance:
     """Make a picture larger or smaller, in proportion."""
     picture = _board(draw)
-    width, other = distinct(draw, (80, 120, 200, 240, 280, 320), 2)
+    width, other = draw.sample((80, 120, 200, 240, 280, 320), 2)
     ask = draw.choice(("Scale the picture to a width of {} pixels", "Make the picture {} pixels wide"))
     return _overwriting(
         draw,
@@ -63,20 +61,20 @@ def crop_a_picture(draw: Draw) -> Instance:
     inner = _board(draw)
     left, top, right, bottom = (draw.randrange(10, 50) for _ in range(4))
     size = inner.width + left + right, inner.height + top + bottom
-    colour = (draw.choice((40, 120, 200)), draw.choice((40, 120, 200)), draw.choice((40, 120, 200)))
-    picture = Image.new("RGB", size, colour)
+    red, green, blue = (draw.choice((40, 120, 200)) for _ in range(3))
+    picture = Image.new("RGB", size, (red, green, blue))
     picture.paste(inner, (left, top))
     ask = draw.choice(
-        ("Crop the picture to what is inside its border", "Cut off the single-colour border of the picture")
+        ("Crop the picture to what is inside its border.", "Cut off the single-colour border of the picture.")
     )
     return _overwriting(
         draw,
-        f"{ask}.",
+        ask,
         picture,
         inner,
         _menu("i", CROP_TO_CONTENT),
         {
-            "the layer alone": ("hotkey(key='alt l')", "hotkey(key='up')", "hotkey(key='enter')"),
+            "the layer alone": (*press("alt l"), *press("up"), *press("enter")),
             "scaled too": (*_menu("i", CROP_TO_CONTENT), *_scaling(120)),
         },
     )
@@ -110,13 +108,12 @@ def invert_the_colours(draw: Draw) -> Instance:
 def export_a_picture(draw: Draw) -> Instance:
     """Write a picture to another file, in another format."""
     picture, name = _board(draw), file_name(draw, "png")
-    ending, other = distinct(draw, tuple(FORMATS), 2)
+    ending, other = draw.sample(tuple(FORMATS), 2)
     new = f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}-{draw.randrange(10, 100)}"
     asks = (
         "Export the picture to the file {}, beside the one that it is in.",
         "Keep this picture, and export it as {} in the same folder.",
     )
-    before = _png(picture)
 
     def exporting(stem: str, ending: str) -> Script:
         dialog = ("window('Export Image')", "hotkey(key='ctrl a')", f"type(content='{stem}.{ending}\\n')")
@@ -126,11 +123,11 @@ def export_a_picture(draw: Draw) -> Instance:
     def done(home: Home) -> bool:
         tree = home.tree(FOLDER)
         made = tree.pop(f"{new}.{ending}", b"")
-        return tree == {name: before} and _shows(made, FORMATS[ending], picture, SMOOTHED)
+        return tree == {name: _png(picture)} and _shows(made, FORMATS[ending], picture, SMOOTHED)
 
     return _instance(
         name,
-        before,
+        picture,
         draw.choice(asks).format(f"{new}.{ending}"),
         done,
         exporting(new, ending),
@@ -138,30 +135,18 @@ def export_a_picture(draw: Draw) -> Instance:
     )
 
 
-TEMPLATES = templates_of(
-    __name__,
-    (scale_a_picture, crop_a_picture, flip_a_picture, rotate_a_picture, invert_the_colours, export_a_picture),
-)
-
-
 def _transforming(draw: Draw, ways: Mapping[str, tuple[int, str]], asks: tuple[str, ...]) -> Instance:
     """Return an instance in which a picture is to be transformed in one of several ways."""
     from PIL import Image
 
     picture = _board(draw)
-    way, other = distinct(draw, tuple(ways), 2)
+    way, other = draw.sample(tuple(ways), 2)
     number, transposition = ways[way]
     wanted = picture.transpose(Image.Transpose[transposition])
 
     solution, wrong = _menu("i", number, submenu="t"), _menu("i", ways[other][0], submenu="t")
-    return _overwriting(
-        draw,
-        draw.choice(asks).format(way),
-        picture,
-        wanted,
-        solution,
-        {"another way": wrong, "one more": solution + wrong},
-    )
+    near_misses = {"another way": wrong, "one more": solution + wrong}
+    return _overwriting(draw, draw.choice(asks).format(way), picture, wanted, solution, near_misses)
 
 
 def _overwriting(
@@ -176,14 +161,7 @@ def _overwriting(
 ) -> Instance:
     """Return an instance in which a picture is to be changed and its file overwritten.
 
-    Args:
-        draw: Names the file.
-        instruction: Without the sentence that asks for overwriting.
-        picture: As it is.
-        wanted: As it is to be.
-        solution: Without overwriting.
-        near_misses: Without overwriting.
-        tolerance: By how much the mean shade of a patch may differ, of 255.
+    Instruction and scripts are without overwriting. The mean shade of a patch may differ by `tolerance`, of 255.
     """
     name = file_name(draw, "png")
     overwrite = ("hotkey(key='alt f')", "hotkey(key='w')", "window('(overwritten)')")
@@ -194,7 +172,7 @@ def _overwriting(
 
     return _instance(
         name,
-        _png(picture),
+        picture,
         f"{instruction} Overwrite {name} with the result.",
         done,
         (*solution, *overwrite),
@@ -204,7 +182,7 @@ def _overwriting(
 
 def _instance(
     name: str,
-    content: bytes,
+    picture: "Image",
     instruction: str,
     done: Callable[[Home], bool],
     solution: Script,
@@ -218,7 +196,7 @@ def _instance(
         done=done,
         solution=solution,
         near_misses=near_misses,
-        files={f"{FOLDER}/{name}": content, ".config/GIMP/2.10/sessionrc": SESSION},
+        files={f"{FOLDER}/{name}": _png(picture), ".config/GIMP/2.10/sessionrc": SESSION},
     )
 
 
@@ -227,7 +205,7 @@ def _board(draw: Draw) -> "Image":
     from PIL import Image
 
     small = Image.new("RGB", (COLUMNS, ROWS))
-    small.putdata(distinct(draw, tuple(product(SHADES, repeat=3)), COLUMNS * ROWS))
+    small.putdata(draw.sample(tuple(product(SHADES, repeat=3)), COLUMNS * ROWS))
     return small.resize((COLUMNS * BLOCK, ROWS * BLOCK), 0)
 
 
@@ -254,17 +232,10 @@ def _shows(content: bytes, kind: str, wanted: "Image", tolerance: int) -> bool:
 
 def _scaling(width: int, what: str = "Image") -> Script:
     """Scale the picture or its layer to a width, by its dialog."""
-    return (
-        f"hotkey(key='alt {what[0].lower()}')",
-        "hotkey(key='s')",
-        f"window('Scale {what}')",
-        "hotkey(key='ctrl a')",
-        f"type(content='{width}\\t')",
-        "hotkey(key='alt s')",
-    )
+    opening = (*press(f"alt {what[0].lower()}"), *press("s"), f"window('Scale {what}')")
+    return (*opening, *press("ctrl a"), f"type(content='{width}\\t')", *press("alt s"))
 
 
 def _menu(letter: str, entry: int, submenu: str = "") -> Script:
     """Choose an entry of a menu, or of the submenu that another letter opens, by the arrow keys."""
-    opening = [f"hotkey(key='alt {letter}')", *(f"hotkey(key='{key}')" for key in submenu)]
-    return (*opening, *["hotkey(key='down')"] * entry, "hotkey(key='enter')")
+    return (*press(f"alt {letter}"), *(press(submenu) if submenu else ()), *press("down", entry), *press("enter"))

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from arpo.envs.desktop.templates.documents import Slide, presentation, read_slides
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, distinct, sentence
+from arpo.envs.desktop.templates.template import ORDINALS, Draw, Instance, Script, document, press
+from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, sentence
 
-SAVE = "hotkey(key='ctrl s')"
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 NEW, DUPLICATE, DELETE, HIDE = 1, 2, 5, 12
 """Entries of the menu Slide, as the arrow keys count them."""
 
@@ -29,7 +27,7 @@ def delete_a_slide(draw: Draw) -> Instance:
     words, number, other = _slides(draw)
     ask = draw.choice(("Delete the {} slide.", "Remove the {} slide from the presentation."))
 
-    def deleting(which: int) -> tuple[str, ...]:
+    def deleting(which: int) -> Script:
         return (*_go(which), *_menu(DELETE))
 
     left = [slide for index, slide in enumerate(words) if index != number]
@@ -47,7 +45,7 @@ def duplicate_a_slide(draw: Draw) -> Instance:
     words, number, other = _slides(draw)
     ask = draw.choice(("Duplicate the {} slide.", "Make a copy of the {} slide, right behind it."))
 
-    def duplicating(which: int, entry: int = DUPLICATE) -> tuple[str, ...]:
+    def duplicating(which: int, entry: int = DUPLICATE) -> Script:
         return (*_go(which), *_menu(entry))
 
     wanted = [slide for index, slide in enumerate(words) for _ in range(2 if index == number else 1)]
@@ -65,7 +63,7 @@ def hide_a_slide(draw: Draw) -> Instance:
     words, number, other = _slides(draw)
     ask = draw.choice(("Hide the {} slide; do not delete it.", "The {} slide should not be shown. Hide it."))
 
-    def hiding(which: int, entry: int = HIDE) -> tuple[str, ...]:
+    def hiding(which: int, entry: int = HIDE) -> Script:
         return (*_go(which), *_menu(entry))
 
     return _instance(
@@ -78,18 +76,15 @@ def hide_a_slide(draw: Draw) -> Instance:
     )
 
 
-TEMPLATES = templates_of(__name__, (change_a_title, change_a_text, delete_a_slide, duplicate_a_slide, hide_a_slide))
-
-
 def _changing(draw: Draw, name: str, place: int) -> Instance:
     """Return an instance in which a title (place 0) or a text (1) is to be another one."""
     words, number, other = _slides(draw)
     new = f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.randrange(10, 100)}".capitalize()
     ask = draw.choice(("Change the {} of the {} slide to '{}'.", "Replace the {} on the {} slide by '{}'."))
 
-    def writing(which: int, box: int) -> tuple[str, ...]:
-        tabs = ["hotkey(key='tab')"] * (box + 1)
-        return (*_go(which), *tabs, "hotkey(key='f2')", "hotkey(key='ctrl a')", f"type(content='{new}')", *_OUT)
+    def writing(which: int, box: int) -> Script:
+        opening = (*press("tab", box + 1), *press("f2"), *press("ctrl a"))
+        return (*_go(which), *opening, f"type(content='{new}')", *press("esc", 2))
 
     title, text = words[number]
     wanted = [*words]
@@ -103,58 +98,39 @@ def _changing(draw: Draw, name: str, place: int) -> Instance:
     )
 
 
-_OUT = ("hotkey(key='esc')", "hotkey(key='esc')")
-"""Leaves a text, and then its box."""
-
-
 def _slides(draw: Draw) -> tuple[Words, int, int]:
     """Return the titles and texts of three to five slides, and the numbers of two of them."""
-    titles = distinct(draw, NOUNS, draw.randrange(3, 6))
+    titles = draw.sample(NOUNS, draw.randrange(3, 6))
     words = [(f"The {title}", sentence(draw)) for title in titles]
-    number, other = distinct(draw, range(len(words)), 2)
+    number, other = draw.sample(range(len(words)), 2)
     return words, number, other
 
 
-def _go(number: int) -> tuple[str, ...]:
-    return ("hotkey(key='pagedown')",) * number
+def _go(number: int) -> Script:
+    return press("pagedown", number)
 
 
-def _menu(entry: int) -> tuple[str, ...]:
+def _menu(entry: int) -> Script:
     """Choose an entry of the menu Slide, the sixth one."""
-    return ("hotkey(key='f10')", *["hotkey(key='right')"] * 5, *["hotkey(key='down')"] * entry, "hotkey(key='enter')")
+    return (*press("f10"), *press("right", 5), *press("down", entry), *press("enter"))
 
 
 def _instance(
     instruction: str,
     words: Words,
     after: Words,
-    solution: tuple[str, ...],
-    near_misses: Mapping[str, tuple[str, ...]],
+    solution: Script,
+    near_misses: Mapping[str, Script],
     *,
     hidden: int | None = None,
 ) -> Instance:
-    """Return the instance of slides that are on the screen; near-misses are saved, and one more is not.
-
-    Args:
-        instruction: Without the sentence that asks for saving.
-        words: The titles and texts of the slides.
-        after: Those that there are to be.
-        solution: Without saving.
-        near_misses: Without saving.
-        hidden: The number of the slide that is to be hidden.
-    """
-    path = "Documents/talk.odp"
+    """Return the instance of slides with these titles and texts, which are to be those `after`, one of them hidden."""
     wanted = [Slide(list(slide), index == hidden) for index, slide in enumerate(after)]
-
-    def done(home: Home) -> bool:
-        return read_slides(home.content(path)) == wanted
-
-    return Instance(
-        f"{instruction} Save the file.",
-        launch=("soffice", "--norestore", f"~/{path}"),
-        window="talk.odp",
-        done=done,
-        solution=(*solution, SAVE),
-        near_misses={**{name: (*script, SAVE) for name, script in near_misses.items()}, "not saved": solution},
-        files={path: presentation(words)},
+    return document(
+        "talk.odp",
+        presentation(words),
+        instruction,
+        lambda content: read_slides(content) == wanted,
+        solution,
+        near_misses,
     )

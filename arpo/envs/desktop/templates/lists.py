@@ -14,12 +14,12 @@ from arpo.envs.desktop.templates import (
     terminal,
     writer,
 )
-from arpo.envs.desktop.templates.template import Instance, Template
+from arpo.envs.desktop.templates.template import Instance, Template, templates_in
 from arpo.errors import TaskFormatError
 from arpo.types import Task
 
 _FILES = (files, mousepad, terminal, calculator, calc, writer, impress, browser, gimp, several)
-TEMPLATES: dict[str, Template] = {name: template for file in _FILES for name, template in file.TEMPLATES.items()}
+TEMPLATES = {template.name: template for file in _FILES for template in templates_in(file)}
 
 
 def template_tasks(
@@ -35,12 +35,8 @@ def template_tasks(
     numbers = list(seeds)
     left_out = {template.name for names in without for name in names for template in named(name)}
     chosen = {template.name: template for name in templates for template in named(name)}
-    return [
-        template_task(template, seed)
-        for template in chosen.values()
-        if template.name not in left_out
-        for seed in numbers
-    ]
+    kept = [template for name, template in chosen.items() if name not in left_out]
+    return [template_task(template, seed) for template in kept for seed in numbers]
 
 
 def template_task(template: Template, seed: int) -> Task:

@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping
 
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, PEOPLE, distinct, file_name, sentence, sentences
-
-SAVE = "hotkey(key='ctrl s')"
+from arpo.envs.desktop.templates.template import SAVE, Draw, Home, Instance, Script, press
+from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, PEOPLE, file_name, sentence, sentences
 
 
 def append_a_line(draw: Draw) -> Instance:
     """Add a line at the end of a text."""
-    lines, line = (
-        sentences(draw, draw.randrange(2, 5)),
-        f"Seen by {draw.choice(PEOPLE)} on day {draw.randrange(1, 366)}.",
-    )
+    lines = sentences(draw, draw.randrange(2, 5))
+    line = f"Seen by {draw.choice(PEOPLE)} on day {draw.randrange(1, 366)}."
     ask = draw.choice(
         ("Add the line '{}' at the end of the text and save.", "Write '{}' below the last line and save it.")
     )
@@ -56,54 +52,45 @@ def delete_a_line(draw: Draw) -> Instance:
     """Delete one line, which is named by its number."""
     lines = sentences(draw, draw.randrange(3, 7))
     number = draw.randrange(1, len(lines) + 1)
-    wrong = number % len(lines) + 1
+    wrong, deleting = number % len(lines) + 1, press("ctrl shift delete")
     ask = draw.choice(("Delete line {} of the text and save.", "Remove the line with number {} and save the file."))
-
-    def deleting(which: int) -> tuple[str, ...]:
-        return (*_to_line(which), "hotkey(key='ctrl shift delete')")
 
     return _editing(
         draw,
         ask.format(number),
         lines,
         [line for line in lines if line != lines[number - 1]],
-        (*deleting(number), SAVE),
-        {"another line": (*deleting(wrong), SAVE), "not saved": deleting(number)},
+        (*_to_line(number), *deleting, SAVE),
+        {"another line": (*_to_line(wrong), *deleting, SAVE), "not saved": (*_to_line(number), *deleting)},
     )
 
 
 def replace_a_word(draw: Draw) -> Instance:
     """Replace a word wherever it stands."""
-    old, new, *others = distinct(draw, NOUNS, 6)
+    old, new, *others = draw.sample(NOUNS, 6)
     lines = [f"{draw.choice(PEOPLE)} wants the {old} and the {other}." for other in others[: draw.randrange(2, 5)]]
     lines.append(f"The {old} is {draw.choice(ADJECTIVES)}.")
     ask = draw.choice(
         ("Replace every '{}' by '{}' and save.", "Write '{1}' in the place of '{0}' everywhere, and save.")
     )
-    window = ("hotkey(key='ctrl r')", "window('Replace')", f"type(content='{old}\t{new}')")
-    close = ("hotkey(key='esc')", "window('Mousepad')", SAVE)
+
+    def replacing(find: str, by: str, keys: str) -> Script:
+        window = (*press("ctrl r"), "window('Replace')", f"type(content='{find}\t{by}')")
+        return (*window, *press(keys), *press("alt r"), *press("esc"), "window('Mousepad')", SAVE)
+
     return _editing(
         draw,
         ask.format(old, new),
         lines,
         [line.replace(old, new) for line in lines],
-        (*window, "hotkey(key='alt a')", "hotkey(key='alt r')", *close),
-        {
-            "one of them": (*window, "hotkey(key='alt f')", "hotkey(key='alt r')", *close),
-            "the other way round": (
-                *window[:2],
-                f"type(content='{new}\t{old}')",
-                "hotkey(key='alt a')",
-                "hotkey(key='alt r')",
-                *close,
-            ),
-        },
+        replacing(old, new, "alt a"),
+        {"one of them": replacing(old, new, "alt f"), "the other way round": replacing(new, old, "alt a")},
     )
 
 
 def correct_a_number(draw: Draw) -> Instance:
     """Write another number in the line of a name."""
-    names = distinct(draw, NOUNS, draw.randrange(3, 7))
+    names = draw.sample(NOUNS, draw.randrange(3, 7))
     prices = [draw.randrange(10, 100) for _ in names]
     number, price = draw.randrange(len(names)), draw.randrange(100, 1000)
     lines = [f"{name}: {old}" for name, old in zip(names, prices, strict=True)]
@@ -111,7 +98,7 @@ def correct_a_number(draw: Draw) -> Instance:
         ("The {} costs {} now. Correct its line and save.", "Change the price of the {} to {} and save the list.")
     )
 
-    def writing(which: int, text: str) -> tuple[str, ...]:
+    def writing(which: int, text: str) -> Script:
         return (*_to_line(which + 1), "hotkey(key='shift end')", f"type(content='{text}')", SAVE)
 
     right = f"{names[number]}: {price}"
@@ -139,13 +126,8 @@ def save_a_copy(draw: Draw) -> Instance:
         )
     )
 
-    def saving(what: str) -> tuple[str, ...]:
-        return (
-            "hotkey(key='ctrl shift s')",
-            "window('Save As')",
-            "hotkey(key='ctrl a')",
-            f"type(content='{what}\\n')",
-        )
+    def saving(what: str) -> Script:
+        return (*press("ctrl shift s"), "window('Save As')", *press("ctrl a"), f"type(content='{what}\\n')")
 
     return Instance(
         ask.format(copy),
@@ -171,16 +153,9 @@ def write_a_note(draw: Draw) -> Instance:
         )
     )
 
-    def writing(what: str, where: str) -> tuple[str, ...]:
-        return (
-            f"type(content='{what}')",
-            "hotkey(key='ctrl s')",
-            "window('Save As')",
-            "hotkey(key='ctrl a')",
-            f"type(content='{where}')",
-            "hotkey(key='enter')",
-            f"window('{where}')",
-        )
+    def writing(what: str, where: str) -> Script:
+        saving = (SAVE, "window('Save As')", *press("ctrl a"), f"type(content='{where}')")
+        return (f"type(content='{what}')", *saving, *press("enter"), f"window('{where}')")
 
     return Instance(
         ask.format(text, name),
@@ -192,14 +167,8 @@ def write_a_note(draw: Draw) -> Instance:
     )
 
 
-TEMPLATES = templates_of(
-    __name__,
-    (append_a_line, insert_a_title, delete_a_line, replace_a_word, correct_a_number, save_a_copy, write_a_note),
-)
-
-
-def _to_line(number: int) -> tuple[str, ...]:
-    return ("hotkey(key='ctrl home')", *["hotkey(key='down')"] * (number - 1))
+def _to_line(number: int) -> Script:
+    return ("hotkey(key='ctrl home')", *press("down", number - 1))
 
 
 def _editing(
@@ -207,8 +176,8 @@ def _editing(
     instruction: str,
     lines: list[str],
     wanted: list[str],
-    solution: tuple[str, ...],
-    near_misses: Mapping[str, tuple[str, ...]],
+    solution: Script,
+    near_misses: Mapping[str, Script],
     *,
     may_end_in_empty_lines: bool = False,
 ) -> Instance:

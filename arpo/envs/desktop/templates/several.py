@@ -2,13 +2,9 @@
 
 from collections.abc import Mapping
 
-from arpo.envs.desktop.templates.documents import Value, read_sheets, spreadsheet
-from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import NOUNS, PEOPLE, distinct, sentence
-
-SAVE = "hotkey(key='ctrl s')"
-FILES = ("hotkey(key='win e')", "window('user')")
-"""Opens the file manager in the home directory."""
+from arpo.envs.desktop.templates.documents import Rows, Value, filled, read_sheets, spreadsheet
+from arpo.envs.desktop.templates.template import SAVE, Draw, Home, Instance, Script, press
+from arpo.envs.desktop.templates.words import NOUNS, PEOPLE, sentence
 
 
 def result_into_a_note(draw: Draw) -> Instance:
@@ -23,8 +19,8 @@ def result_into_a_note(draw: Draw) -> Instance:
     )
     computing = (f"type(content='{first}*{second}')", "hotkey(key='enter')")
 
-    def noting(number: int, saved: str = SAVE) -> tuple[str, ...]:
-        return (*computing, *_open(note), "hotkey(key='ctrl end')", f"type(content='{number}\\n')", saved)
+    def noting(number: int, saved: str = SAVE) -> Script:
+        return (*computing, *_open(note), *press("ctrl end"), f"type(content='{number}\\n')", saved)
 
     return Instance(
         ask.format(first, second, note),
@@ -39,7 +35,7 @@ def result_into_a_note(draw: Draw) -> Instance:
 
 def delete_by_a_list(draw: Draw) -> Instance:
     """Find the file that a note names, and delete it."""
-    names = distinct(draw, NOUNS, draw.randrange(4, 7))
+    names = draw.sample(NOUNS, draw.randrange(4, 7))
     name, other = names[:2]
     sizes = {each: draw.randrange(10, 60) for each in names}
     sizes[name] = max(sizes.values()) + draw.randrange(1, 20)
@@ -51,10 +47,9 @@ def delete_by_a_list(draw: Draw) -> Instance:
         )
     )
 
-    def deleting(which: str) -> tuple[str, ...]:
-        entering = ("type(content='things')", "hotkey(key='esc')", "hotkey(key='enter')", "window('things')")
-        choosing = (f"type(content='{which}')", "hotkey(key='esc')", "hotkey(key='delete')", "window('Confirm')")
-        return (*FILES, *entering, *choosing, "hotkey(key='enter')", "window('things')")
+    def deleting(which: str) -> Script:
+        choosing = (f"type(content='{which}')", *press("esc"), *press("delete"), "window('Confirm')")
+        return (*_open("things"), *choosing, *press("enter"), "window('things')")
 
     wanted = {f"{each}.dat": b"" for each in names if each != name}
     return Instance(
@@ -79,17 +74,14 @@ def cell_into_a_note(draw: Draw) -> Instance:
         )
     )
 
-    def noting(text: str, saved: str = SAVE) -> tuple[str, ...]:
+    def noting(text: str, saved: str = SAVE) -> Script:
         return (*_open(note), f"type(content='{text}')", saved)
-
-    def done(home: Home) -> bool:
-        return home.text(note).strip() == str(number) and _numbers(home) == _filled(rows)
 
     return Instance(
         ask.format(name, note),
         launch=("soffice", "--norestore", "~/Documents/table.ods"),
         window="table.ods",
-        done=done,
+        done=lambda home: home.text(note).strip() == str(number) and _numbers(home) == filled(rows),
         solution=noting(str(number)),
         near_misses={"of another row": noting(str(wrong)), "not saved": noting(str(number), "wait()")},
         files={"Documents/table.ods": spreadsheet({"Sheet1": rows}), note: b""},
@@ -108,35 +100,27 @@ def note_into_a_sheet(draw: Draw) -> Instance:
             "Correct the table Documents/table.ods by what note.txt says, and save it.",
         )
     )
-    opening = (*FILES, "type(content='Documents')", "hotkey(key='esc')", "hotkey(key='enter')", "window('Documents')")
-    table = ("type(content='table')", "hotkey(key='esc')", "hotkey(key='enter')", "window('Calc')")
+    table = ("type(content='table')", *press("esc"), *press("enter"), "window('Calc')")
 
-    def entering(line: int, what: int, saved: str = SAVE) -> tuple[str, ...]:
-        go = ("hotkey(key='ctrl shift t')", f"type(content='B{line}')", "hotkey(key='enter')")
-        return (*opening, *table, *go, f"type(content='{what}\\n')", saved)
+    def entering(line: int, what: int, saved: str = SAVE) -> Script:
+        go = (*press("ctrl shift t"), f"type(content='B{line}')", *press("enter"))
+        return (*_open("Documents"), *table, *go, f"type(content='{what}\\n')", saved)
 
     return Instance(
         ask,
         launch=("mousepad", "~/note.txt"),
         window="note.txt",
-        done=lambda home: _numbers(home) == {**_filled(rows), f"B{row}": number},
+        done=lambda home: _numbers(home) == {**filled(rows), f"B{row}": number},
         solution=entering(row, number),
         near_misses={"in another row": entering(other, number), "not saved": entering(row, number, "wait()")},
         files={"Documents/table.ods": spreadsheet({"Sheet1": rows}), "note.txt": note.encode()},
     )
 
 
-TEMPLATES = templates_of(__name__, (result_into_a_note, delete_by_a_list, cell_into_a_note, note_into_a_sheet))
-
-
-def _open(name: str) -> tuple[str, ...]:
-    """Open a text of the home directory in the editor, by the file manager."""
-    return (*FILES, f"type(content='{name}')", "hotkey(key='esc')", "hotkey(key='enter')", f"window('{name}')")
-
-
-def _filled(rows: list[list[Value]]) -> Mapping[str, Value]:
-    """Return the values of a table by the names of its cells."""
-    return {f"{'AB'[column]}{line}": value for line, each in enumerate(rows, 1) for column, value in enumerate(each)}
+def _open(name: str) -> Script:
+    """Open a text or a folder of the home directory by the file manager."""
+    manager = (*press("win e"), "window('user')")
+    return (*manager, f"type(content='{name}')", *press("esc"), *press("enter"), f"window('{name}')")
 
 
 def _numbers(home: Home) -> Mapping[str, Value]:
@@ -145,11 +129,11 @@ def _numbers(home: Home) -> Mapping[str, Value]:
     return {place: cell.value for place, cell in sheets["Sheet1"].items()} if list(sheets) == ["Sheet1"] else {}
 
 
-def _prices(draw: Draw) -> tuple[list[list[Value]], str, int, int]:
+def _prices(draw: Draw) -> tuple[Rows, str, int, int]:
     """Return rows of names and numbers, one of the names, its number and another one's."""
-    names = distinct(draw, PEOPLE, draw.randrange(4, 9))
-    numbers = distinct(draw, range(10, 100), len(names))
-    rows: list[list[Value]] = [["Name", "Number"]]
+    names = draw.sample(PEOPLE, draw.randrange(4, 9))
+    numbers = draw.sample(range(10, 100), len(names))
+    rows: Rows = [["Name", "Number"]]
     rows += [[name, number] for name, number in zip(names, numbers, strict=True)]
-    chosen, other = distinct(draw, range(len(names)), 2)
+    chosen, other = draw.sample(range(len(names)), 2)
     return rows, names[chosen], numbers[chosen], numbers[other]

@@ -1,7 +1,7 @@
 """Templates of tasks: each draws instances without end, with a solution, near-misses and a checker of the result.
 
-To add one, write a function from `Draw` to `Instance` in the file of its application and name it in that file's
-`TEMPLATES`. Scripts have the format of `arpo.envs.guest.certificate`.
+To add one, write a public function from `Draw` to `Instance` in the file of its application. Scripts are as in
+`arpo.envs.guest.certificate`.
 """
 
 import base64
@@ -11,6 +11,7 @@ import random
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
 
 from arpo.envs.guest.client import Guest, HangingProgramError
 
@@ -18,7 +19,10 @@ log = logging.getLogger(__name__)
 
 Draw = random.Random
 """The random numbers of one instance."""
+Script = tuple[str, ...]
 HOME = "/home/user"
+SAVE = "hotkey(key='ctrl s')"
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 LARGEST = 2**20
 """Bytes of a file that a checker reads."""
 COMPLETE = "complete"
@@ -26,11 +30,7 @@ COMPLETE = "complete"
 
 
 class Home:
-    """The home directory of a guest, as a checker reads it when the agent has ended.
-
-    Args:
-        guest: Whose files are read.
-    """
+    """The home directory of a guest, as a checker reads it when the agent has ended."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
@@ -53,11 +53,11 @@ class Home:
         return self._entries(f"tar -C {HOME}/{folder} -c .")
 
     def unpacked(self, archive: str) -> dict[str, bytes]:
-        """Return what is in a compressed tar archive, as `tree` does; empty where it is none, or damaged."""
+        """Return the entries of a compressed tar archive, as `tree` does; empty where it is none, or damaged."""
         return self._entries(f'd=$(mktemp -d) && tar -C "$d" -xzf {HOME}/{archive} && tar -C "$d" -c .')
 
     def output(self, command: str) -> str:
-        """Return what a shell command of the user writes; nothing where it does not end."""
+        """Return the output of a shell command of the user; nothing where it does not end."""
         try:
             return self._guest.execute(command, shell=True).output
         except HangingProgramError as error:  # such as one that reads a pipe in the place of a file
@@ -90,14 +90,14 @@ class Instance:
     """One task of a template."""
 
     instruction: str
-    launch: tuple[str, ...]
+    launch: Script
     """The program that is on the screen when the episode begins; `~` is the home directory."""
     window: str
     """A part of its window's title."""
     done: Callable[[Home], bool]
     """Whether the task is solved; it reads results and not the screen."""
-    solution: tuple[str, ...]
-    near_misses: Mapping[str, tuple[str, ...]]
+    solution: Script
+    near_misses: Mapping[str, Script]
     """At least two, by what is wrong with them."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by path below the home directory; a path that ends in `/` is a folder."""
@@ -105,14 +105,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A kind of task.
-
-    Attributes:
-        name: `APPLICATION/KIND`, such as `files/rename-a-file`.
-        draw: Makes an instance of random numbers.
-    """
+    """A kind of task."""
 
     name: str
+    """`APPLICATION/KIND`, such as `files/rename-a-file`."""
     draw: Callable[[Draw], Instance]
 
     @property
@@ -125,8 +121,40 @@ class Template:
         return self.draw(random.Random(f"{self.name}/{seed}"))
 
 
-def templates_of(module_name: str, functions: tuple[Callable[[Draw], Instance], ...]) -> dict[str, Template]:
-    """Return the templates of a file, by name: its functions `rename_a_file` are called `rename-a-file`."""
-    application = module_name.rpartition(".")[2]
-    names = [f"{application}/{function.__name__.replace('_', '-')}" for function in functions]
-    return {name: Template(name, function) for name, function in zip(names, functions, strict=True)}
+def templates_in(module: ModuleType) -> list[Template]:
+    """Return the templates of a file: its public functions, of which `rename_a_file` is called `rename-a-file`."""
+    application = module.__name__.rpartition(".")[2]
+    return [
+        Template(f"{application}/{name.replace('_', '-')}", each)
+        for name, each in vars(module).items()
+        if isinstance(each, FunctionType) and each.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def press(keys: str, times: int = 1) -> Script:
+    """Return a script that presses a key, or several at once, some times."""
+    return (f"hotkey(key='{keys}')",) * times
+
+
+def document(
+    name: str,
+    content: bytes,
+    instruction: str,
+    done: Callable[[bytes], bool],
+    solution: Script,
+    near_misses: Mapping[str, Script],
+) -> Instance:
+    """Return the instance of a document in LibreOffice, whose content `done` judges.
+
+    Instruction and scripts are without saving; near-misses are saved, and one more is not.
+    """
+    path = f"Documents/{name}"
+    return Instance(
+        f"{instruction} Save the file.",
+        launch=("soffice", "--norestore", f"~/{path}"),
+        window=name,
+        done=lambda home: done(home.content(path)),
+        solution=(*solution, SAVE),
+        near_misses={**{what: (*script, SAVE) for what, script in near_misses.items()}, "not saved": solution},
+        files={path: content},
+    )

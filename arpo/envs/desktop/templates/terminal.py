@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from arpo.envs.desktop.templates.template import HOME, Draw, Home, Instance, templates_of
-from arpo.envs.desktop.templates.words import NOUNS, distinct, file_name, file_names, sentence
+from arpo.envs.desktop.templates.template import HOME, Draw, Home, Instance, Script
+from arpo.envs.desktop.templates.words import NOUNS, file_name, file_names, sentence
 
 FOLDER = "work"
 
@@ -11,7 +11,7 @@ FOLDER = "work"
 def make_executable(draw: Draw) -> Instance:
     """Let the user run one of several scripts."""
     names = file_names(draw, draw.randrange(3, 6), "sh")
-    name, other = distinct(draw, names, 2)
+    name, other = draw.sample(names, 2)
     ask = draw.choice(
         ("Make {} in the folder work executable.", "The script work/{} cannot be run. Make it executable.")
     )
@@ -57,7 +57,7 @@ def set_permissions(draw: Draw) -> Instance:
 
 def count_lines(draw: Draw) -> Instance:
     """Count the lines of a text that hold a word, and write the number into a file."""
-    word, other = distinct(draw, NOUNS, 2)
+    word, other = draw.sample(NOUNS, 2)
     lines = [f"{sentence(draw)} {draw.choice((word, other, word, ''))}".strip() for _ in range(draw.randrange(12, 40))]
     lines = [line.replace(f" {word}.", " thing.") for line in lines] + [f"One {word}."]
     name, answer = file_name(draw, "log"), f"{draw.choice(NOUNS)}.count"
@@ -88,7 +88,7 @@ def count_lines(draw: Draw) -> Instance:
 
 def sort_a_file(draw: Draw) -> Instance:
     """Sort the lines of a text into another file."""
-    lines, name = distinct(draw, NOUNS, draw.randrange(6, 15)), file_name(draw)
+    lines, name = draw.sample(NOUNS, draw.randrange(6, 15)), file_name(draw)
     down = draw.random() < 0.5
     target = f"sorted-{draw.randrange(10, 1000)}.txt"
     ask = draw.choice(
@@ -114,7 +114,7 @@ def sort_a_file(draw: Draw) -> Instance:
 
 def collect_by_ending(draw: Draw) -> Instance:
     """Move all files of one kind into a new folder."""
-    ending, other = distinct(draw, ("txt", "log", "csv", "md", "ini"), 2)
+    ending, other = draw.sample(("txt", "log", "csv", "md", "ini"), 2)
     names = [*file_names(draw, draw.randrange(2, 5), ending), *file_names(draw, 2, other)]
     files = {name: sentence(draw).encode() for name in names}
     folder = f"{draw.choice(NOUNS)}-{ending}"
@@ -170,7 +170,7 @@ def pack_a_folder(draw: Draw) -> Instance:
 def write_down_the_largest(draw: Draw) -> Instance:
     """Find the largest file and write its name into another one."""
     names = file_names(draw, draw.randrange(4, 8), "dat")
-    sizes = distinct(draw, range(100, 3000), len(names))
+    sizes = draw.sample(range(100, 3000), len(names))
     files = {name: b"x" * size for name, size in zip(names, sizes, strict=True)}
     largest = max(names, key=lambda name: len(files[name]))
     answer = f"{draw.choice(NOUNS)}-{draw.randrange(10, 100)}.txt"
@@ -181,30 +181,13 @@ def write_down_the_largest(draw: Draw) -> Instance:
         )
     )
 
-    def done(home: Home) -> bool:
-        return home.text(answer).strip().removeprefix("work/") == largest and home.tree(FOLDER) == files
-
     return _instance(
         ask.format(answer),
         files,
-        done,
+        lambda home: home.text(answer).strip().removeprefix("work/") == largest and home.tree(FOLDER) == files,
         (f"ls -S work | head -1 > {answer}",),
         {"the smallest": (f"ls -Sr work | head -1 > {answer}",), "all names": (f"ls -S work > {answer}",)},
     )
-
-
-TEMPLATES = templates_of(
-    __name__,
-    (
-        make_executable,
-        set_permissions,
-        count_lines,
-        sort_a_file,
-        collect_by_ending,
-        pack_a_folder,
-        write_down_the_largest,
-    ),
-)
 
 
 def _from_above(wanted: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
@@ -220,8 +203,8 @@ def _instance(
     instruction: str,
     files: Mapping[str, bytes],
     done: Callable[[Home], bool],
-    commands: tuple[str, ...],
-    near_misses: Mapping[str, tuple[str, ...]],
+    commands: Script,
+    near_misses: Mapping[str, Script],
 ) -> Instance:
     return Instance(
         instruction,
@@ -234,5 +217,5 @@ def _instance(
     )
 
 
-def _typed(commands: tuple[str, ...]) -> tuple[str, ...]:
+def _typed(commands: Script) -> Script:
     return tuple(f"type(content='{command}\\n')" for command in commands)

@@ -1,11 +1,6 @@
 """The words of instances: names of files and people, and sentences."""
 
-from collections.abc import Sequence
-from typing import TypeVar
-
 from arpo.envs.desktop.templates.template import Draw
-
-T = TypeVar("T")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -38,11 +33,6 @@ VERBS = _words("""
 """)
 
 
-def distinct(draw: Draw, words: Sequence[T], count: int) -> list[T]:
-    """Return different ones, in any order."""
-    return draw.sample(words, count)
-
-
 def file_name(draw: Draw, ending: str = "txt") -> str:
     """Return a name such as `late-poem.txt`: of some 8,000."""
     return f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}.{ending}"
@@ -50,8 +40,7 @@ def file_name(draw: Draw, ending: str = "txt") -> str:
 
 def file_names(draw: Draw, count: int, ending: str = "txt") -> list[str]:
     """Return different names, of different nouns, in their alphabetical order."""
-    names = (f"{draw.choice(ADJECTIVES)}-{noun}.{ending}" for noun in distinct(draw, NOUNS, count))
-    return sorted(names)
+    return sorted(f"{draw.choice(ADJECTIVES)}-{noun}.{ending}" for noun in draw.sample(NOUNS, count))
 
 
 def sentence(draw: Draw) -> str:

@@ -12,10 +12,10 @@ SPACES = " ".join(f'xmlns:{name}="{uri}"' for name, uri in NAMESPACES.items()) +
 )
 
 
-def packed(parts):
+def packed(parts, method=zipfile.ZIP_DEFLATED):
     """A zip archive of parts by path."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", method) as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
     return file.getvalue()

@@ -1,6 +1,5 @@
 """OpenDocument files: what is written is read again, and what is no document reads as an empty one."""
 
-import io
 import time
 import zipfile
 
@@ -20,24 +19,16 @@ from arpo.envs.desktop.templates.documents import (
     spreadsheet,
     text_document,
 )
-
-SPACES = " ".join(f'xmlns:{name}="{uri}"' for name, uri in documents.NAMESPACES.items()) + (
-    ' xmlns:xlink="http://www.w3.org/1999/xlink"'
-)
+from tests.envs.desktop.templates import odf
+from tests.envs.desktop.templates.odf import BOLD, SPACES, chart, shapes, style
 
 
 def packed(content, name="content.xml", method=zipfile.ZIP_DEFLATED):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as archive:
-        archive.writestr(name, content)
-    return file.getvalue()
+    return odf.packed({name: content}, method)
 
 
-def document(body, styles="", kind="text"):
-    return packed(
-        f"<office:document-content {SPACES}><office:automatic-styles>{styles}</office:automatic-styles>"
-        f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
-    )
+def document(body, styles="", kind="text", **more):
+    return odf.document(kind, body, styles, **more)
 
 
 def damaged(content):
@@ -50,10 +41,10 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 def test_a_spreadsheet_is_read_as_it_was_written():
-    sheets = read_sheets(spreadsheet({"A & B": [["Name", None, "x<y"], ["Ada", 3, 2.5]], "Two": []}))
+    sheets = read_sheets(spreadsheet({"A & B": [["Name", 7, "x<y"], ["Ada", 3, 2.5]], "Two": []}))
     assert list(sheets) == ["A & B", "Two"]
     values = {name: cell.value for name, cell in sheets["A & B"].items()}
-    assert values == {"A1": "Name", "C1": "x<y", "A2": "Ada", "B2": 3.0, "C2": 2.5}
+    assert values == {"A1": "Name", "B1": 7.0, "C1": "x<y", "A2": "Ada", "B2": 3.0, "C2": 2.5}
 
 
 def test_a_cell_that_stands_for_several_is_read_as_often_and_a_million_empty_ones_are_not():
@@ -68,12 +59,8 @@ def test_a_cell_that_stands_for_several_is_read_as_often_and_a_million_empty_one
 
 
 def test_the_style_and_the_format_of_a_cell_and_of_its_column_are_read():
-    styles = (
-        '<number:number-style style:name="N2"><number:number number:decimal-places="2"/></number:number-style>'
-        '<style:style style:name="two" style:family="table-cell" style:data-style-name="N2"/>'
-        '<style:style style:name="fat" style:family="table-cell"><style:text-properties fo:font-weight="bold"/>'
-        "</style:style>"
-    )
+    two = '<number:number-style style:name="N2"><number:number number:decimal-places="2"/></number:number-style>'
+    styles = two + style("two", "table-cell", more='style:data-style-name="N2"') + style("fat", "table-cell", BOLD)
     body = (
         '<table:table table:name="S"><table:table-column table:default-cell-style-name="two"/><table:table-row>'
         '<table:table-cell office:value-type="float" office:value="1" table:formula="of:=SUM([.B1:.B2] )"/>'
@@ -88,12 +75,10 @@ def test_the_style_and_the_format_of_a_cell_and_of_its_column_are_read():
 
 def test_paragraphs_are_read_with_their_level_and_the_style_that_all_of_them_has():
     assert [each.text for each in read_paragraphs(text_document(["One & two", "Three"]))] == ["One & two", "Three"]
+    both = '<style:text-properties fo:font-weight="bold" fo:font-style="italic"/>'
+    centred = style("P1", "paragraph", '<style:paragraph-properties fo:text-align="center"/>')
     styles = (
-        '<style:style style:name="T1" style:family="text"><style:text-properties fo:font-weight="bold"/></style:style>'
-        '<style:style style:name="T2" style:family="text"><style:text-properties fo:font-weight="bold" '
-        'fo:font-style="italic"/></style:style>'
-        '<style:style style:name="P1" style:family="paragraph"><style:paragraph-properties fo:text-align="center"/>'
-        "</style:style>"
+        style("T1", "text", '<style:text-properties fo:font-weight="bold"/>') + style("T2", "text", both) + centred
     )
     body = (
         '<text:p text:style-name="P1"><text:span text:style-name="T1">all </text:span>'
@@ -129,28 +114,17 @@ def test_paragraphs_of_lists_parts_and_boxes_are_read_in_order_and_those_whose_d
 
 
 def test_a_style_has_what_it_inherits_of_those_with_a_name_and_may_inherit_in_a_circle():
-    named = (
-        '<style:style style:name="Head" style:family="paragraph"><style:text-properties fo:font-weight="bold" '
-        'fo:font-style="italic"/></style:style><style:style style:name="A" style:family="paragraph" '
-        'style:parent-style-name="B"/><style:style style:name="B" style:family="paragraph" '
-        'style:parent-style-name="A"><style:text-properties fo:color="red"/></style:style>'
+    head = '<style:text-properties fo:font-weight="bold" fo:font-style="italic"/>'
+    circle = style("A", "paragraph", "", "B") + style("B", "paragraph", '<style:text-properties fo:color="red"/>', "A")
+    normal = '<style:text-properties fo:font-style="normal"/>'
+    first, second = read_paragraphs(
+        document(
+            '<text:p text:style-name="P1">a</text:p><text:p text:style-name="A">b</text:p>',
+            style("P1", "paragraph", normal, "Head", 'style:master-page-name="Landscape"'),
+            common=style("Head", "paragraph", head) + circle,
+        )
     )
-    styles = (
-        '<style:style style:name="P1" style:family="paragraph" style:parent-style-name="Head" '
-        'style:master-page-name="Landscape"><style:text-properties fo:font-style="normal"/></style:style>'
-    )
-    file = io.BytesIO(
-        document('<text:p text:style-name="P1">a</text:p><text:p text:style-name="A">b</text:p>', styles)
-    )
-    with zipfile.ZipFile(file, "a") as archive:
-        office = f"<office:document-styles {SPACES}><office:styles>{named}</office:styles></office:document-styles>"
-        archive.writestr("styles.xml", office)
-    first, second = read_paragraphs(file.getvalue())
-    assert first.style == {
-        "fo:font-weight": "bold",
-        "fo:font-style": "normal",
-        "style:master-page-name": "Landscape",
-    }
+    assert first.style == {"fo:font-weight": "bold", "fo:font-style": "normal", "style:master-page-name": "Landscape"}
     assert second.style == {"fo:color": "red"}
 
 
@@ -164,32 +138,16 @@ def test_slides_are_read_with_the_texts_of_their_boxes_and_without_notes():
     )
     (slide,) = read_slides(document(f"<draw:page>{boxes}</draw:page>", kind="presentation"))
     assert slide.texts == ["a\nb", "c"]
-    styles = (
-        '<style:style style:name="d" style:family="drawing-page">'
-        '<style:drawing-page-properties presentation:visibility="hidden"/></style:style>'
-    )
+    styles = style("d", "drawing-page", '<style:drawing-page-properties presentation:visibility="hidden"/>')
     notes = "<presentation:notes><draw:frame><text:p>note</text:p></draw:frame></presentation:notes>"
     (hidden,) = read_slides(document(f'<draw:page draw:style-name="d">{notes}</draw:page>', styles, "presentation"))
     assert (hidden.texts, hidden.hidden) == ([], True)
 
 
 def test_a_chart_is_read_by_its_class_and_the_cells_of_its_series():
-    file = io.BytesIO()
-    place = '<draw:object xlink:href="./Object 1"/><draw:object xlink:href="./Object 2"/><draw:object/>'
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("content.xml", f"<office:document-content {SPACES}>{place}</office:document-content>")
-        series = '<chart:series chart:values-cell-range-address="$Sheet1.$B$2:$Sheet1.$B$5"/>'
-        area = f'<chart:plot-area chart:style-name="ch1">{series}</chart:plot-area>'
-        chart = f'<chart:chart chart:class="chart:bar">{area}</chart:chart>'
-        style = '<style:style style:name="ch1" style:family="chart"><style:chart-properties chart:vertical="true"/>'
-        styles = f"<office:automatic-styles>{style}</style:style></office:automatic-styles>"
-        archive.writestr(
-            "Object 1/content.xml", f"<office:document-content {SPACES}>{chart}</office:document-content>"
-        )
-        archive.writestr(
-            "Object 2/content.xml", f"<office:document-content {SPACES}>{styles}{chart}</office:document-content>"
-        )
-    assert read_charts(file.getvalue()) == [
+    objects = [chart(2, 5).replace('chart:vertical="false"', ""), chart(2, 5, vertical="true")]
+    content = document(shapes(2) + "<draw:object/>", kind="spreadsheet", objects=objects)
+    assert read_charts(content) == [
         Chart("chart:bar", lies=False, series=["Sheet1.B2:Sheet1.B5"]),
         Chart("chart:bar", lies=True, series=["Sheet1.B2:Sheet1.B5"]),
     ]
@@ -208,44 +166,28 @@ def test_numbers_that_are_none_are_read_as_none():
     assert head.heading == 0
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"no archive",
-        packed("<a/>", "other.xml"),
-        packed("<a"),
-        packed('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'),
-        packed(b"<a>" + b" " * documents.LARGEST + b"</a>"),
-        packed("<a/>")[:40],
-        packed("<a>" + "x" * 3000 + "</a>", method=zipfile.ZIP_STORED).replace(b"xxxx", b"yyyy"),
-        damaged(packed(HEAD + "<a>bc</a>" * 50)),
-        packed(HEAD + "<a>bc</a>" * 50, method=zipfile.ZIP_LZMA),
-        packed('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16")),
-        packed('<?xml version="1.0" encoding="none"?><a/>'),
-        packed('<?xml version="1.0" encoding="utf-7"?><a/>'),
-        packed('<?xml version="1.0" encoding="rot13"?><a/>'),
-        document('<table:table table:name="S"/>' * 2, kind="spreadsheet"),
-    ],
-    ids=[
-        "empty",
-        "text",
-        "no content",
-        "broken",
-        "entities",
-        "huge",
-        "half",
-        "damaged",
-        "damaged where it is packed",
-        "packed otherwise",
-        "entities of UTF-16",
-        "no encoding",
-        "several bytes a character",
-        "no encoding of text",
-        "two sheets of one name",
-    ],
-)
-def test_what_is_no_document_reads_as_an_empty_one(content):
+NO_DOCUMENTS = {
+    "empty": b"",
+    "text": b"no archive",
+    "no content": packed("<a/>", "other.xml"),
+    "broken": packed("<a"),
+    "entities": packed('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'),
+    "huge": packed(b"<a>" + b" " * documents.LARGEST + b"</a>"),
+    "half": packed("<a/>")[:40],
+    "damaged": packed("<a>" + "x" * 3000 + "</a>", method=zipfile.ZIP_STORED).replace(b"xxxx", b"yyyy"),
+    "damaged where it is packed": damaged(packed(HEAD + "<a>bc</a>" * 50)),
+    "packed otherwise": packed(HEAD + "<a>bc</a>" * 50, method=zipfile.ZIP_LZMA),
+    "entities of UTF-16": packed('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16")),
+    "no encoding": packed('<?xml version="1.0" encoding="none"?><a/>'),
+    "several bytes a character": packed('<?xml version="1.0" encoding="utf-7"?><a/>'),
+    "no encoding of text": packed('<?xml version="1.0" encoding="rot13"?><a/>'),
+    "two sheets of one name": document('<table:table table:name="S"/>' * 2, kind="spreadsheet"),
+}
+
+
+@pytest.mark.parametrize("what", NO_DOCUMENTS)
+def test_what_is_no_document_reads_as_an_empty_one(what):
+    content = NO_DOCUMENTS[what]
     assert read_sheets(content) == {}
     assert [read(content) for read in (read_paragraphs, read_slides, read_tables, read_charts)] == [[], [], [], []]
 
@@ -280,11 +222,11 @@ HUGE = {
 
 
 def test_of_many_charts_some_are_read():
-    file = io.BytesIO(document('<draw:object xlink:href="./Object 1"/>' * 10_000, kind="spreadsheet"))
-    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("Object 1/content.xml", f"<a {SPACES}>{'<chart:chart/>' * 1000}</a>")
+    charts = f"<a {SPACES}>{'<chart:chart/>' * 1000}</a>"
+    places = '<draw:object xlink:href="./Object 1"/>' * 10_000
+    content = document(places, kind="spreadsheet", objects=[charts])
     began = time.process_time()
-    assert len(read_charts(file.getvalue())) == 8000
+    assert len(read_charts(content)) == 8000
     assert time.process_time() - began < 5
 
 

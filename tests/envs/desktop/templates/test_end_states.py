@@ -8,6 +8,7 @@ import pytest
 
 from arpo.envs.desktop.templates.lists import TEMPLATES
 from tests.envs.desktop.templates.local import LocalHome
+from tests.envs.desktop.templates.mutants import mutants
 
 SEEDS = range(2)
 NAMES = [name for name in TEMPLATES if name != "calculator/copy-a-result"]
@@ -15,10 +16,15 @@ NAMES = [name for name in TEMPLATES if name != "calculator/copy-a-result"]
 
 
 def states_of(name, instance):
-    """The states that an agent may leave of an instance."""
+    """The states that an agent may leave of an instance; the first one of documents is right, its mutants are not."""
     application, _, kind = name.partition("/")
     module = importlib.import_module(f"tests.envs.desktop.templates.states.{application}")
-    return vars(module)[kind.replace("-", "_")](instance)
+    states = list(vars(module)[kind.replace("-", "_")](instance))
+    _, solved, first = states[0]
+    if isinstance(first, bytes):
+        assert solved
+        states += [(what, False, each) for what, each in mutants(first)]
+    return states
 
 
 def leave(home, instance, state):

@@ -1,11 +1,13 @@
 """Templates on real desktops: what certificates say is true, and the environment demonstrates the solutions."""
 
+from functools import partial
+
 import pytest
 
 from arpo.agent.actions import Finished
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.desktop.templates.lists import TEMPLATES, template_task
-from arpo.envs.guest.certificate import Scripts, certify, holds, read_script
+from arpo.envs.guest.certificate import Scripts, certify, holds, play, read_script
 from tests.envs.desktops import FULL, QUICK, needs_desktop, needs_full
 
 SEED = 31
@@ -33,7 +35,10 @@ def scores(env, name):
     instance = TEMPLATES[name].instance(SEED)
     near_misses = {what: read_script(script) for what, script in instance.near_misses.items()}
     return certify(
-        env, template_task(TEMPLATES[name], SEED), Scripts(read_script(instance.solution), near_misses), repeats=1
+        partial(play, env),
+        template_task(TEMPLATES[name], SEED),
+        Scripts(read_script(instance.solution), near_misses),
+        repeats=1,
     )
 
 

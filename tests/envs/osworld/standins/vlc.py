@@ -37,7 +37,4 @@ def long_film(path: Path) -> None:
     film(path, 600)
 
 
-BUILDERS = {
-    "59f21cfb-0120-4326-b255-a5b827b38967": long_film,
-    "8d9fd4e2-6fdb-46b0-b9b9-02f06495c62f": long_film,
-}
+BUILDERS = {"59f21cfb-0120-4326-b255-a5b827b38967": long_film, "8d9fd4e2-6fdb-46b0-b9b9-02f06495c62f": long_film}

@@ -90,11 +90,8 @@ def of_a_picture(path, start, right):
     yield "in another file", False, f"{left(start, path)}; {left(right, 'Pictures/other.png')}"
     yield "in the home directory", False, left(right, path.removeprefix("Pictures/"))
     yield "cut short", False, f"{left(right, path)}; truncate -s 200 {path}"
-    yield (
-        "with a size of its own in the header",
-        False,
-        f"{left(right, path)}; printf '\\377' | dd of={path} bs=1 seek=16 conv=notrunc",
-    )
+    wide = f"printf '\\377' | dd of={path} bs=1 seek=16 conv=notrunc"
+    yield "with a size of its own in the header", False, f"{left(right, path)}; {wide}"
     yield "vast by its header", False, vast(path)
     yield "empty", False, f": > {path}"
     yield "gone", False, f"rm {path}"
@@ -144,8 +141,7 @@ def _transformed(instance, ways):
 
 def flip_a_picture(instance):
     return _transformed(
-        instance,
-        {"horizontally": Image.Transpose.FLIP_LEFT_RIGHT, "vertically": Image.Transpose.FLIP_TOP_BOTTOM},
+        instance, {"horizontally": Image.Transpose.FLIP_LEFT_RIGHT, "vertically": Image.Transpose.FLIP_TOP_BOTTOM}
     )
 
 
@@ -177,11 +173,8 @@ def export_a_picture(instance):
     new = f"Pictures/{name}"
     yield "right", True, left(start, new, kind)
     yield "in good quality", True, left(start, new, kind, quality=95)
-    yield (
-        "in other colours than RGB",
-        True,
-        left(start.quantize(16) if kind == "BMP" else start.convert("CMYK"), new, kind),
-    )
+    other = start.quantize(16) if kind == "BMP" else start.convert("CMYK")
+    yield "in other colours than RGB", True, left(other, new, kind)
     yield "the same file under that name", False, f"cp {path} {new}"
     yield "another format of that name", False, left(start, new, wrong)
     yield "moved", False, f"{left(start, new, kind)}; rm {path}"

@@ -11,51 +11,43 @@ def slides_of(instance):
     return [tuple(each.texts) for each in read_slides(instance.files["Documents/talk.odp"])]
 
 
+def shown(slides, *more, hidden=()):
+    """A presentation of slides with these texts."""
+    return odp(*(page(*each, hidden=index in hidden) for index, each in enumerate(slides)), *more)
+
+
+def changed(slides, number, *texts):
+    return [*slides[:number], texts, *slides[number + 1 :]]
+
+
 def other_slides(slides):
     """What no task of slides asks for, beside the right ones."""
-    pages = [page(*each) for each in slides]
-    yield "one more slide", False, odp(*pages, page("More"))
-    yield "an empty slide more", False, odp(*pages, page())
-    yield "in another order", False, odp(*reversed(pages))
-    yield "the last one hidden", False, odp(*pages[:-1], page(*slides[-1], hidden=True))
-    yield (
-        "a shape with words",
-        False,
-        odp(page(*slides[0], more="<draw:custom-shape><text:p>More</text:p></draw:custom-shape>"), *pages[1:]),
-    )
-    yield "a box more", False, odp(page(*slides[0], "More"), *pages[1:])
-    yield "upper case", False, odp(page(*(text.upper() for text in slides[0])), *pages[1:])
-    yield "both in one box", False, odp(page(list(slides[0])), *pages[1:])
-    yield "the last is gone", False, odp(*pages[:-1])
+    shape = "<draw:custom-shape><text:p>More</text:p></draw:custom-shape>"
+    yield "in another order", False, shown(slides[::-1])
+    yield "a shape with words", False, odp(page(*slides[0], more=shape), *(page(*each) for each in slides[1:]))
+    yield "a box more", False, shown(changed(slides, 0, *slides[0], "More"))
+    yield "both in one box", False, shown(changed(slides, 0, list(slides[0])))
     yield "nothing", False, odp()
 
 
 def _changed(instance, place):
     slides, number = slides_of(instance), number_of(instance)
     new = re.search(r"'(.+)'", instance.instruction)[1]
-    right = [list(each) for each in slides]
-    right[number][place] = new
-    yield "right", True, odp(*(page(*each) for each in right))
-    spaced = [page(*([box, ""] if box == new else box for box in each)) for each in right]
-    yield "an empty line behind it", True, odp(*spaced)
-    yield "an empty box more", True, odp(*(page(*each, "") for each in right))
-    other = [list(each) for each in slides]
-    other[number][1 - place] = new
-    yield "the other box", False, odp(*(page(*each) for each in other))
-    both = [list(each) for each in slides]
-    both[number] = [new, new]
-    yield "both boxes", False, odp(*(page(*each) for each in both))
-    added = [list(each) for each in slides]
-    added[number][place] += new
-    yield "added", False, odp(*(page(*each) for each in added))
-    behind = [
-        page(*([box, new] if (i, b) == (number, place) else box for b, box in enumerate(each)))
-        for i, each in enumerate(slides)
-    ]
-    yield "a line of its own", False, odp(*behind)
-    yield "in the notes", False, odp(*(page(*each).replace("<text:p/>", f"<text:p>{new}</text:p>") for each in slides))
-    lower = [[text.lower() if text == new else text for text in each] for each in right]
-    yield "lower case", False, odp(*(page(*each) for each in lower))
+
+    def with_box(box, what):
+        """The texts of the slide, of which one is another one."""
+        return changed(slides, number, *(what if index == box else each for index, each in enumerate(slides[number])))
+
+    right, old = with_box(place, new), slides[number][place]
+    yield "right", True, shown(right)
+    yield "an empty line behind it", True, shown(with_box(place, [new, ""]))
+    yield "an empty box more", True, shown([(*each, "") for each in right])
+    yield "the other box", False, shown(with_box(1 - place, new))
+    yield "both boxes", False, shown(changed(slides, number, new, new))
+    yield "added", False, shown(with_box(place, old + new))
+    yield "a line of its own", False, shown(with_box(place, [old, new]))
+    notes = f"<text:p>{new}</text:p>"
+    yield "in the notes", False, odp(*(page(*each).replace("<text:p/>", notes) for each in slides))
     yield from other_slides(right)
 
 
@@ -70,49 +62,28 @@ def change_a_text(instance):
 def delete_a_slide(instance):
     slides, number = slides_of(instance), number_of(instance)
     right = slides[:number] + slides[number + 1 :]
-    yield "right", True, odp(*(page(*each) for each in right))
-    yield "hidden", False, odp(*(page(*each, hidden=index == number) for index, each in enumerate(slides)))
-    yield "emptied", False, odp(*(page(*(each if index != number else ())) for index, each in enumerate(slides)))
-    yield (
-        "its title is left",
-        False,
-        odp(*(page(*(each[:1] if index == number else each)) for index, each in enumerate(slides))),
-    )
+    yield "right", True, shown(right)
+    yield "hidden", False, shown(slides, hidden=[number])
+    yield "emptied", False, shown(changed(slides, number))
+    yield "its title is left", False, shown(changed(slides, number, slides[number][0]))
     yield from other_slides(right)
 
 
 def duplicate_a_slide(instance):
     slides, number = slides_of(instance), number_of(instance)
     right = slides[: number + 1] + slides[number:]
-    yield "right", True, odp(*(page(*each) for each in right))
+    yield "right", True, shown(right)
     if number < len(slides) - 1:
-        yield "at the end", False, odp(*(page(*each) for each in [*slides, slides[number]]))
-    yield (
-        "three of them",
-        False,
-        odp(*(page(*each) for each in [*slides[:number], *[slides[number]] * 3, *slides[number + 1 :]])),
-    )
-    yield (
-        "without its text",
-        False,
-        odp(
-            *(page(*each) for each in slides[:number]),
-            page(slides[number][0]),
-            *(page(*each) for each in slides[number:]),
-        ),
-    )
+        yield "at the end", False, shown([*slides, slides[number]])
+    yield "without its text", False, shown([*slides[:number], slides[number][:1], *slides[number:]])
     yield from other_slides(right)
 
 
 def hide_a_slide(instance):
     slides, number = slides_of(instance), number_of(instance)
-    yield "right", True, odp(*(page(*each, hidden=index == number) for index, each in enumerate(slides)))
-    yield "all hidden", False, odp(*(page(*each, hidden=True) for each in slides))
-    yield "the others hidden", False, odp(*(page(*each, hidden=index != number) for index, each in enumerate(slides)))
-    yield "deleted", False, odp(*(page(*each) for index, each in enumerate(slides) if index != number))
-    yield (
-        "and emptied",
-        False,
-        odp(*(page(*(() if index == number else each), hidden=index == number) for index, each in enumerate(slides))),
-    )
-    yield "none", False, odp(*(page(*each) for each in slides))
+    others = [index for index in range(len(slides)) if index != number]
+    yield "right", True, shown(slides, hidden=[number])
+    yield "all hidden", False, shown(slides, hidden=[number, *others])
+    yield "the others hidden", False, shown(slides, hidden=others)
+    yield "deleted", False, shown(slides[:number] + slides[number + 1 :])
+    yield "and emptied", False, shown(changed(slides, number), hidden=[number])

@@ -92,12 +92,9 @@ def collect_by_ending(instance):
     others = {each for each in _work(instance) if not each.endswith(f".{ending}")}
     right = f"mkdir work/{folder}; mv work/*.{ending} work/{folder}"
     yield "right", True, right
-    yield "copied", False, f"mkdir work/{folder}; cp work/*.{ending} work/{folder}"
-    yield (
-        "copied, and the first locked",
-        False,
-        f"mkdir work/{folder}; cp work/*.{ending} work/{folder}; chmod 0 work/*.{ending}",
-    )
+    copied = f"mkdir work/{folder}; cp work/*.{ending} work/{folder}"
+    yield "copied, and the first locked", False, f"{copied}; chmod 0 work/*.{ending}"
+    yield "copied", False, copied
     yield "all", False, f"mkdir work/{folder}; mv work/*.* work/{folder}"
     yield "one is left", False, f"{right}; cd work; mv $(ls -d {folder}/* | head -1) ."
     yield "links", False, f"mkdir work/{folder}; for f in work/*.{ending}; do ln -s ../../$f work/{folder}; done"
@@ -119,24 +116,15 @@ def pack_a_folder(instance):
     yield "by the whole path", True, f"{above}; tar -czf ../{WORK}/{archive} home/user/work"
     yield "and the folder gone", False, f"{right}; rm -r {folder}"
     yield "and a file of it gone", False, f"{right}; rm {inside[0]}"
-    yield (
-        "of empty files",
-        False,
-        f"cp -r work a; cd a; for f in */*; do : > $f; done; tar -czf ../{WORK}/{archive} {folder}",
-    )
-    yield "of changed files", False, f"cp -r work a; cd a; echo >> {inside[0]}; tar -czf ../{WORK}/{archive} {folder}"
-    yield (
-        "of links",
-        False,
-        f"cp -r work a; cd a; for f in */*; do ln -sf /etc/passwd $f; done; tar -czf ../{WORK}/{archive} {folder}",
-    )
+    for what, change in (
+        ("of empty files", "for f in */*; do : > $f; done"),
+        ("of changed files", f"echo >> {inside[0]}"),
+        ("of links", "for f in */*; do ln -sf /etc/passwd $f; done"),
+        ("with one file more", f"echo > {folder}/more"),
+    ):
+        yield what, False, f"cp -r work a; cd a; {change}; tar -czf ../{WORK}/{archive} {folder}"
     yield "without the folder", False, f"cd work/{folder}; tar -czf ../{archive} ."
     yield "with itself", False, f"cd work; : > {archive}; tar -czf {archive} {folder} {archive}"
-    yield (
-        "with one file more",
-        False,
-        f"{right}; cd ..; cp -r work a; cd a; echo > {folder}/more; tar -czf ../{WORK}/{archive} {folder}",
-    )
     yield "packed otherwise", False, f"cd work; tar -cJf {archive} {folder}"
     yield "elsewhere", False, f"tar -czf {archive} -C work {folder}"
     yield "half of it", False, f"{right}; truncate -s 80 {archive}"

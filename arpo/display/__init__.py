@@ -1,1 +1,0 @@
-"""The display of a run for a person: pictures, progress line and end card."""

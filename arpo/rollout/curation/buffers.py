@@ -1,0 +1,161 @@
+"""Other replay buffers: MobileRL's, of hard-won successes, and one of successes at similar tasks (Vid2Act)."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+from typing_extensions import override
+
+from arpo.bounds import Positive, PositiveShare, checked
+from arpo.errors import ConfigError
+from arpo.methods.method import Method
+from arpo.replay import Replaced, ReplayBuffer, Trigger
+from arpo.types import Group, Task, Trajectory
+
+SPACELESS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
+"""Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+RUN = re.compile(rf"([{SPACELESS}]+)|[^\W{SPACELESS}]+")
+
+
+def similarity(instruction: str, other: str) -> float:
+    """Return the cosine between the words of two instructions, in [0, 1]: 1 where both have the same, 0 where none.
+
+    Where a script has no spaces, its characters and pairs of neighbours count as words.
+
+    >>> similarity("Click the button Yes", "click the button No")
+    0.75
+    >>> round(similarity("打开设置", "打开文件"), 3)
+    0.429
+    """
+    counts = [Counter(_words(text.lower())) for text in (instruction, other)]
+    shared = sum(count * counts[1][word] for word, count in counts[0].items())
+    lengths = [math.sqrt(sum(count**2 for count in words.values())) for words in counts]
+    return shared / (lengths[0] * lengths[1]) if all(lengths) else float(instruction == other)
+
+
+def _words(text: str) -> Iterator[str]:
+    for run in RUN.finditer(text):
+        yield from [*run[0], *map("".join, pairwise(run[0]))] if run[1] else [run[0]]
+
+
+@checked
+class AdaptiveBuffer(ReplayBuffer):
+    """A buffer of hard-won successes, which take a share of every group of their task (AdaPR, arXiv 2509.18119).
+
+    Of the successes of an iteration, the share κ with the largest advantages is stored, one at least, and none without
+    a positive one: a success is worth more, the fewer of its group succeeded. In an update each member of a group is
+    drawn from q = γ p_B + (1 - γ) p_on: of n members γ n, on average, make room for as many different successes of
+    the task, drawn evenly, which are then compared with the others of the group. So the advantage of a replayed
+    success is small where the policy succeeds by itself, and large where it fails. One member at least stays, and a
+    task without a stored success is learned from its own episodes alone.
+
+    Args:
+        method: Gives trajectories their advantages: that of the update, which must do so without a critic or teacher.
+        capacity_per_task: See `ReplayBuffer`, as for all that are not below.
+        share: κ. The paper does not say its value.
+        replayed: γ: 0 replays nothing. The paper does not say its value.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        capacity_per_task: int = 8,
+        seed: int = 0,
+        *,
+        share: PositiveShare = 0.25,
+        replayed: Annotated[float, Field(ge=0, lt=1)] = 0.25,
+        success_threshold: float = 0.5,
+        format_weight: float = 1.0,
+    ) -> None:
+        super().__init__(capacity_per_task, seed, success_threshold=success_threshold, format_weight=format_weight)
+        if method.needs.scores:
+            raise ConfigError(
+                f"replay=adapr ranks successes by advantages, and those of {type(method).__name__} need a critic or "
+                "a teacher: take replay=on, or a method without one"
+            )
+        self._method = method
+        self._share = share
+        self._replayed = replayed
+
+    @override
+    def inject(self, group: Group) -> Group:
+        worthy = [each for each in self.candidates(group.task) if self.is_worth_replaying(each)]
+        members = list(group.trajectories)
+        if not worthy or len(members) == 1:
+            return group
+        wanted = math.floor(self._replayed * len(members) + self._random.random())
+        count = min(wanted, len(members) - 1, len(worthy))
+        places = sorted(self._random.sample(range(len(members)), count))
+        for place, success in zip(places, self._random.sample(worthy, count), strict=True):
+            members[place] = success
+        if not places:
+            return group
+        return replace(group, trajectories=tuple(members), injected=tuple(sorted({*group.injected, *places})))
+
+    @override
+    def admit_all(self, groups: Sequence[Group]) -> int:
+        credits = self._method.all_credits(groups)
+        advantages = {
+            (number, member): credit.advantages.double().mean().item()
+            for number, row in enumerate(credits)
+            for member, credit in enumerate(row)
+            if member not in groups[number].injected and self.is_worth_replaying(groups[number].trajectories[member])
+        }
+        ranked = sorted(advantages, key=advantages.__getitem__, reverse=True)  # of equals, the earlier one first
+        best = [place for place in ranked[: math.ceil(self._share * len(ranked))] if advantages[place] > 0]
+        return sum(
+            self.admit(replace(groups[number], trajectories=(groups[number].trajectories[member],), injected=()))
+            for number, member in sorted(best)
+        )
+
+
+@checked
+class RelevanceBuffer(ReplayBuffer):
+    """A buffer in which a success of any task may join a group, one of a similar task rather than another.
+
+    A success is drawn with probability exp(s / T) / Σ exp(s / T), s being the similarity of its instruction to that of
+    the group: the relevance that Vid2Act gives to source tasks (arXiv 2306.03360), with words in the place of a world
+    model. A small T leaves the same instruction, a large one draws evenly.
+
+    Args:
+        temperature: T.
+        capacity_per_task: See `ReplayBuffer`, as for all that follow.
+    """
+
+    def __init__(
+        self,
+        capacity_per_task: int = 8,
+        seed: int = 0,
+        *,
+        temperature: Positive = 0.1,
+        success_threshold: float = 0.5,
+        format_weight: float = 1.0,
+        trigger: Trigger = "all_failed",
+        replaced: Replaced = "random",
+    ) -> None:
+        super().__init__(
+            capacity_per_task,
+            seed,
+            success_threshold=success_threshold,
+            format_weight=format_weight,
+            trigger=trigger,
+            replaced=replaced,
+        )
+        self._temperature = temperature
+
+    @override
+    def candidates(self, task: Task) -> tuple[Trajectory, ...]:
+        return tuple(trajectory for entries in self._entries.values() for trajectory in entries)
+
+    @override
+    def choose(self, worthy: Sequence[Trajectory], group: Group) -> Trajectory:
+        asked = group.trajectories[0].instruction  # a task may learn its own from the page
+        alike = {text: similarity(text, asked) for text in {trajectory.instruction for trajectory in worthy}}
+        best = max(alike.values())
+        weights = [math.exp((alike[trajectory.instruction] - best) / self._temperature) for trajectory in worthy]
+        return self._random.choices(worthy, weights)[0]

@@ -1,0 +1,113 @@
+"""Differential tests against the official parser, ui-tars 0.1.4, on the grammar that both read rightly."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arpo.agent.actions import (
+    Action,
+    Click,
+    CoordinateFrame,
+    Drag,
+    Finished,
+    Hotkey,
+    Hover,
+    Press,
+    Scroll,
+    TypeText,
+    Wait,
+    smart_resize,
+)
+from arpo.agent.ui_tars import parse_response
+from tests.agent import strategies
+
+official = pytest.importorskip("ui_tars.action_parser")
+
+HEIGHT, WIDTH = 1080, 1920
+MODEL_HEIGHT, MODEL_WIDTH = smart_resize(HEIGHT, WIDTH, factor=28, min_pixels=78_400, max_pixels=12_845_056)
+
+numbers = st.integers(0, 1900)
+points = st.one_of(
+    st.builds("({},{})".format, numbers, numbers),
+    st.builds("({}, {})".format, numbers, numbers),
+    st.builds("({},{},{},{})".format, numbers, numbers, numbers, numbers),
+)
+calls = st.one_of(
+    st.builds(
+        "{}(start_box='{}')".format,
+        st.sampled_from(["click", "left_single", "left_double", "right_single", "hover"]),
+        points,
+    ),
+    st.builds("{}(start_box='{}', end_box='{}')".format, st.sampled_from(["drag", "select"]), points, points),
+    st.builds("click(point='<point>{} {}</point>')".format, numbers, numbers),
+    st.builds("scroll(start_box='{}', direction='{}')".format, points, strategies.directions),
+    st.builds("scroll(direction='{}')".format, strategies.directions),
+    st.builds(
+        lambda keys: f"hotkey(key='{' '.join(keys)}')",
+        st.lists(st.sampled_from(["ctrl", "shift", "alt", "a", "z", "f5", "tab", "enter"]), min_size=1, max_size=3),
+    ),
+    st.builds("press(key='{}')".format, st.sampled_from(["enter", "a", "f5"])),
+    st.builds("type(content='{}')".format, strategies.plain_text),
+    st.builds("type(content='{}\\n')".format, strategies.plain_text),
+    st.builds("type(content='{}it\\'s')".format, strategies.plain_text),
+    st.builds("finished(content='{}')".format, strategies.plain_text),
+    st.just("wait()"),
+)
+
+
+def box(text: str) -> tuple[float, float]:
+    x1, y1, x2, y2 = json.loads(text)
+    return (x1 + x2) / 2 * MODEL_WIDTH, (y1 + y2) / 2 * MODEL_HEIGHT
+
+
+READERS: dict[str, Callable[[dict[str, str]], Action]] = {
+    "click": lambda inputs: Click(*box(inputs["start_box"])),
+    "left_single": lambda inputs: Click(*box(inputs["start_box"])),
+    "left_double": lambda inputs: Click(*box(inputs["start_box"]), count=2),
+    "right_single": lambda inputs: Click(*box(inputs["start_box"]), button="right"),
+    "hover": lambda inputs: Hover(*box(inputs["start_box"])),
+    "drag": lambda inputs: Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
+    "select": lambda inputs: Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
+    "scroll": lambda inputs: Scroll(
+        inputs["direction"],  # type: ignore[arg-type]
+        *(box(inputs["start_box"]) if "start_box" in inputs else ()),
+    ),
+    "hotkey": lambda inputs: Hotkey(tuple(inputs["key"].split())),
+    "press": lambda inputs: Press(inputs["key"]),
+    "type": lambda inputs: TypeText(inputs["content"]),
+    "finished": lambda inputs: Finished(inputs["content"]),
+    "wait": lambda inputs: Wait(),
+}
+
+
+def snapped(action: Action) -> Action:
+    """The official parser divides by the size; multiplying again leaves a last bit. Half pixels are exact in both."""
+    frame = CoordinateFrame(10 * MODEL_WIDTH, 10 * MODEL_HEIGHT, MODEL_WIDTH, MODEL_HEIGHT)
+    return frame.to_screen(action)
+
+
+@given(st.lists(calls, min_size=1, max_size=3), strategies.plain_text)
+def test_both_parsers_read_the_common_grammar_alike(written, thought):
+    text = f"Thought: {thought}\nAction: " + "\n\n".join(written)
+    theirs = official.parse_action_to_structure_output(text, 28, HEIGHT, WIDTH, model_type="qwen25vl")
+    ours = parse_response(text)
+    assert ours.thought == theirs[0]["thought"]
+    assert [snapped(action) for action in ours.actions] == [
+        snapped(READERS[parsed["action_type"]](parsed["action_inputs"])) for parsed in theirs
+    ]
+
+
+@given(numbers, numbers)
+def test_both_click_the_same_screen_pixel(x, y):
+    text = f"Thought: t\nAction: click(start_box='({x},{y})')"
+    theirs = official.parse_action_to_structure_output(text, 28, HEIGHT, WIDTH, model_type="qwen25vl")
+    code = official.parsing_response_to_pyautogui_code(theirs, HEIGHT, WIDTH)
+    their_x, their_y = (float(part) for part in code.rsplit("click(", 1)[1].split(", button")[0].split(", "))
+    (action,) = parse_response(text).actions
+    ours = CoordinateFrame(WIDTH, HEIGHT, MODEL_WIDTH, MODEL_HEIGHT).to_screen(action)
+    # Theirs keeps three decimals and does not clamp.
+    assert ours.x == pytest.approx(min(their_x, WIDTH - 1), abs=0.501)
+    assert ours.y == pytest.approx(min(their_y, HEIGHT - 1), abs=0.501)

@@ -1,0 +1,91 @@
+"""What helps a run that does not fit: settings alone, and the fewest together."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from arpo.apps.plan.costs import Serving
+from arpo.apps.plan.hardware import GIB
+from arpo.apps.plan.report import LARGEST_SET, MOST_ATTEMPTS, Plan, advise
+from tests.apps.plan.test_command import PLAN
+
+PARTS = {"parameters": 6.0, "optimizer": 8.0, "activations": 12.0}
+LEFT = {
+    "offloaded": {"optimizer": 0.0},
+    "checkpointed": {"activations": 0.5},
+    "sharded": {"parameters": 0.5, "optimizer": 0.5},
+    "adapters": {"optimizer": 0.1, "parameters": 0.5},
+    "shorter": {"activations": 0.5},
+    "spent": {"parameters": 1.5},
+}
+"""The share of each part that a setting leaves, the least loss first."""
+ENGINE = {"split"}
+"""Settings with which an engine fits."""
+
+
+def world(memory_gib: float, tried: list[Sequence[str]], *, serves: bool = True) -> Callable[[Sequence[str]], Plan]:
+    def attempt(settings: Sequence[str]) -> Plan | None:
+        tried.append(tuple(settings))
+        if "broken" in settings:
+            return None
+        shares: list[Mapping[str, float]] = [LEFT.get(name, {}) for name in settings]
+        peak = Counter({part: gib * GIB for part, gib in PARTS.items()})
+        for share in shares:
+            for part, left in share.items():
+                peak[part] *= left
+        fits = serves or ENGINE.intersection(settings)
+        serving = Serving(1.0, 0.0, 1.0, 1.0, 1.0 if fits else -1.0, int(bool(fits)))
+        case = replace(PLAN.case, gpu=replace(PLAN.case.gpu, memory_gib=memory_gib))
+        return replace(PLAN, case=case, peak=peak, cache_gib=0.0, reserve_gib=0.0, serving=serving)
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "expected"),
+    [
+        (16.0, "adapters"),  # 3 + 0.8 + 12
+        (12.0, "offloaded checkpointed"),  # 6 + 0 + 6; with adapters it would fit too, at a greater loss
+        (9.0, "offloaded checkpointed sharded"),  # 3 + 0 + 6
+        (6.0, "offloaded checkpointed sharded shorter"),  # 3 + 0 + 3
+    ],
+)
+def test_the_fewest_settings_that_fit_are_told_and_of_these_the_least_loss(memory_gib: float, expected: str) -> None:
+    attempt = world(memory_gib, tried := [])
+    (header, *rows), said = advise(attempt([]), [*LEFT, "broken"], attempt)
+    assert header[0] == "setting"
+    told = [name for name, _, _ in rows]
+    if len(expected.split()) == 1:
+        assert (told[0], said) == (expected, "each setting alone")
+        assert rows[0][1:] == ("15.8 GiB", attempt([expected]).verdict())
+    else:
+        assert (told[-1], said) == (expected, "each setting alone, and the fewest that fit together")
+        assert len(tried) == 1 + len(LEFT) + 1 + 1  # one set was enough
+    assert "spent" not in told
+
+
+def test_where_no_set_fits_that_is_said() -> None:
+    attempt = world(1.0, tried := [])
+    rows, said = advise(attempt([]), list(LEFT), attempt)
+    assert len(rows) == 1 + 3
+    assert said == f"each setting alone; no set of up to {LARGEST_SET} of those that are known was found to fit"
+    assert len(tried) == 1 + len(LEFT)  # none was expected to
+
+
+def test_an_engine_that_does_not_fit_needs_a_setting_that_makes_room_for_it() -> None:
+    attempt = world(18.0, [], serves=False)
+    rows, _ = advise(attempt([]), [*LEFT, "split"], attempt)
+    assert rows[-1][0] == "offloaded split"
+
+
+def test_sets_of_which_plans_are_made_are_few() -> None:
+    usual = world(25.0, tried := [])
+
+    def attempt(settings: Sequence[str]) -> Plan | None:
+        return replace(usual(settings), reserve_gib=99.0) if settings else usual(settings)
+
+    start = replace(usual([]), reserve_gib=0.0)
+    advise(start, list(LEFT), attempt)
+    assert len([settings for settings in tried if len(settings) > 1]) == MOST_ATTEMPTS
