@@ -11,7 +11,7 @@ from arpo.envs.desktop.env import DockerDesktop
 from arpo.errors import DesktopDestroyedError
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import EpisodeSpec, Meter, Responder
-from arpo.rollout.runner import EpisodeRunner
+from arpo.rollout.runtime import EpisodeRunner
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
