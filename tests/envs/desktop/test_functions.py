@@ -19,15 +19,9 @@ from tests.envs.desktops import QUICK, editor_task, needs_desktop
 PROGRAM = Path(__file__).parents[3] / "docker" / "guest" / "functions.py"
 
 
-def load():
-    """The file of the guest, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("guest_functions", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-guest = load()
+spec = importlib.util.spec_from_file_location("guest_functions", PROGRAM)
+guest = importlib.util.module_from_spec(spec)  # it is no part of the package
+spec.loader.exec_module(guest)
 
 
 @pytest.fixture
@@ -168,11 +162,8 @@ def test_no_path_leaves_the_home_directory(home, path):
         assert "is not in the home directory" in refused(name, **arguments), name
     assert (home.parent / "outside").read_text(encoding="utf-8") == "theirs"
     assert (home / "mine").exists()
-
-
-def test_a_name_that_only_begins_like_the_home_directory_is_outside(home):
-    (home.parent / "home2").mkdir()
-    assert "is not in the home" in run("mousepad.write", path=f"{home}2/a", text="")  # a whole process, this once
+    (home.parent / "home2").mkdir(exist_ok=True)
+    assert "is not in the home" in refused("mousepad.write", path=f"{home}2/a", text="")
 
 
 @pytest.mark.parametrize("path", ["pipe", "folder", "", "loop/a", "a" * 300, "x/" * 4000], ids=lambda path: path[:9])
@@ -244,21 +235,14 @@ def test_a_call_that_fits_is_the_guests_to_perform(caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize(
-    ("call", "functions"),
-    [
-        (OPEN, ()),
-        (Call("mousepad.jump"), FUNCTIONS),
-        (Call("mousepad.open"), FUNCTIONS),
-        (Call("mousepad.open", {"path": 3}), FUNCTIONS),
-    ],
-)
-def test_a_call_that_fits_nothing_never_travels(call, functions, caplog):
+def test_a_call_that_fits_nothing_never_travels(caplog):
     asked = GuestThatSays(CallResult(done=True))
     with caplog.at_level("INFO"):
-        perform(call, functions, asked)
+        perform(OPEN, (), asked)
+        for call in (Call("mousepad.jump"), Call("mousepad.open"), Call("mousepad.open", {"path": 3})):
+            perform(call, FUNCTIONS, asked)
     assert asked.asked == []
-    assert "a call was refused" in caplog.text
+    assert caplog.text.count("a call was refused") == 4
 
 
 def test_a_refusal_of_the_guest_is_logged_as_one_line_and_is_no_error(caplog):

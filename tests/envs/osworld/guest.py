@@ -23,6 +23,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         guest, route = self.server.guest, urlsplit(self.path).path
+        guest.asked.append((self.command, route, raw, dict(self.headers), self.client_address))
         if guest.secret and self.headers.get("Authorization") != f"Bearer {guest.secret}":
             self.send_error(401)
             return
@@ -53,11 +54,11 @@ class Server(ThreadingHTTPServer):
 
 class FakeGuest:
     """One machine. `web` is what the internet holds, by path; `refused` are the routes that answer with an error;
-    `lies` are what is done with the connection of a route instead of an answer."""
+    `lies` are what is done with the connection of a route instead of an answer; `asked` are all requests."""
 
     def __init__(self):
         self.files, self.web, self.lies, self.refused = {}, {}, {}, set()
-        self.windows, self.launched, self.executed, self.fetched = [], [], [], []
+        self.windows, self.launched, self.executed, self.fetched, self.asked = [], [], [], [], []
         self.tabs = {"first": "about:blank"}
         self.content_type, self.secret = "application/octet-stream", ""
         self._server = Server(("127.0.0.1", 0), Handler)
@@ -86,15 +87,11 @@ class FakeGuest:
         image = Image.new("RGB", (160, 120), (30, 60, 90))
         state = f"{sorted(self.files.items())}{self.windows}"
         ImageDraw.Draw(image).text((2, 2), f"{hash(state) % 10**8}")
-        png = io.BytesIO()
-        image.save(png, "PNG")
+        image.save(png := io.BytesIO(), "PNG")
         return 200, png.getvalue()
 
-    def post_judge(self, body):
-        return 200, b"judging"
-
-    def get_platform(self, body):
-        return 200, b"Linux"
+    post_judge = staticmethod(lambda body: (200, b"judging"))
+    get_platform = staticmethod(lambda body: (200, b"Linux"))
 
     def post_file(self, body):
         content = self.files.get(body["file_path"])
@@ -118,16 +115,13 @@ class FakeGuest:
 
     def post_setup_activate_window(self, body):
         found = [title for title in self.windows if body["window_name"] in title]
-        if not found:
-            return failure(500, "no such window")
-        self.windows.remove(found[0])
-        self.windows.append(found[0])
-        return 200, b"activated"
+        self.windows = [title for title in self.windows if title not in found[:1]] + found[:1]
+        return (200, b"activated") if found else failure(500, "no such window")
 
     def post_setup_close_window(self, body):
-        before = len(self.windows)
-        self.windows = [title for title in self.windows if body["window_name"] not in title]
-        return failure(500, "no such window") if len(self.windows) == before else (200, b"closed")
+        before = self.windows
+        self.windows = [title for title in before if body["window_name"] not in title]
+        return failure(500, "no such window") if self.windows == before else (200, b"closed")
 
     def post_execute(self, body):
         command = body["command"]
@@ -143,10 +137,8 @@ class FakeGuest:
             case ["python", "-c", source] if "pyautogui" in source:
                 for text in re.findall(r"pyautogui\.write\('(.*?)'", source):
                     self.files[NOTE] = self.files.get(NOTE, b"") + text.encode()
-            case ["echo", "$HOME"]:
-                return f"{HOME}\n", "", 0
             case ["echo", *rest]:
-                return " ".join(rest) + "\n", "", 0
+                return " ".join(rest).replace("$HOME", HOME) + "\n", "", 0
             case _:
                 return "", f"{words}: not found", 127
         return "", "", 0
@@ -170,8 +162,6 @@ class FakeGuest:
 
 
 class FakeContainer:
-    """A container whose guest is a server in this process."""
-
     def __init__(self):
         self.guest = FakeGuest()
         self.running, self.out_of_memory = True, False
@@ -202,8 +192,6 @@ class FakeContainer:
 
 
 class FakeEngine:
-    """Starts fake machines and remembers them."""
-
     def __init__(self):
         self.machines, self.specs = [], []
         self.removed = []

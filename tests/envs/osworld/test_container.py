@@ -16,7 +16,7 @@ from arpo.envs.osworld.env import OSWorldEnv
 from arpo.envs.osworld.machine import CHROMIUM_PORT, VLC_PORT, container
 from arpo.envs.osworld.tasks import read_tasks
 from tests.envs.desktops import FULL, needs_full
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.osworld.support import PYTHON, needs_graders
 
 TASKS = os.environ.get("ARPO_OSWORLD_TASKS")
 pytestmark = [

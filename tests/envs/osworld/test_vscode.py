@@ -21,7 +21,6 @@ needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="there 
 
 
 def package(folder: Path, files: dict[str, bytes]) -> Path:
-    """Make a package with these files below /usr/share/code."""
     root = folder / "package"
     (root / "DEBIAN").mkdir(parents=True)
     (root / "DEBIAN" / "control").write_text(
@@ -38,7 +37,6 @@ def package(folder: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def build(tmp_path):
-    """Runs `docker/build_image.sh vscode` with a package and another name for the image."""
     tag = f"test-vscode-{os.getpid()}"
 
     def run(files: dict[str, bytes]) -> tuple[str, subprocess.CompletedProcess]:

@@ -11,7 +11,6 @@ from arpo.envs.desktop.templates.documents import NAMESPACES
 
 
 def name(short):
-    """The full name of an element or an attribute."""
     prefix, _, local = short.partition(":")
     return f"{{{NAMESPACES[prefix]}}}{local}"
 
@@ -26,7 +25,6 @@ MORE = {"spreadsheet": "table:table", "text": "table:table", "presentation": "dr
 
 
 def changes(body):
-    """Yield what is changed in the body of a document, and a function that does so."""
     yield "one more", partial(body.append, ET.Element(name(MORE[body.tag.rpartition("}")[2]])))
     for each, parent in [(child, above) for above in body.iter() for child in above]:
         text = "".join(each.itertext())
@@ -55,7 +53,6 @@ def changes(body):
 
 
 def mutants(content):
-    """Yield what is changed in a document, and the changed one."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         parts = {each: archive.read(each) for each in archive.namelist()}
     source = EMPTY.sub("", parts["content.xml"].decode())  # a million cells take time
