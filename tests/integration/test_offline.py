@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.integration.journey import die_in_update
+from tests.integration.killers import die_in_update
 from tests.integration.runs import Run, Smoke, assert_same_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]

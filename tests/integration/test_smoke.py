@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from tests.integration.journey import die_in
+from tests.integration.killers import die_in
 from tests.integration.runs import assert_same_checkpoint, differences
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
