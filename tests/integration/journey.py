@@ -8,11 +8,13 @@ from arpo.types import Trajectory
 from tests.integration.runs import Run
 
 DYING = "tests.integration.killers"
+Begin = Callable[[Run], None]
+"""Starts the run from its last checkpoint, and may see to its end."""
 
 
 @dataclass
 class Left:
-    """What was there when a stage had ended."""
+    """The traces of a stage that has ended."""
 
     code: int
     said: str
@@ -23,28 +25,21 @@ class Left:
     """Lines of metrics.jsonl beside that of iteration 0."""
     episodes: dict[str, Trajectory]
     """Episodes on disk, by id."""
-
-    @property
-    def rolled_out(self) -> int:
-        """Episodes on disk of the iteration that was not completed."""
-        return sum(id.startswith(f"{self.iterations}/") for id in self.episodes)
+    files: dict[str, tuple[int, int]]
 
 
 class Journey:
-    """The run, taken from stage to stage; a stage that was reached stays reached."""
+    """The run, taken from stage to stage in their order; a stage that was reached stays reached."""
 
-    stages: Mapping[str, Callable[[], None]]
-    """What begins each stage, in their order; subclasses have it."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, stages: Mapping[str, Begin]) -> None:
+        self.run, self._stages = run, stages
         self._left: dict[str, Left] = {}
 
     def reach(self, stage: str) -> Left:
         """Go on until this stage has ended, and return what it left."""
-        for name, go in self.stages.items():
+        for name, begin in self._stages.items():
             if name not in self._left:
-                go()
+                begin(self.run)
                 code = self.run.wait()
                 self._left[name] = Left(
                     code=code,
@@ -53,36 +48,45 @@ class Journey:
                     partial=[path.stat().st_size for path in self.run.unfinished],
                     iterations=len(self.run.metrics) - 1,
                     episodes={trajectory.id: trajectory for trajectory in self.run.trajectories(range(30))},
+                    files=self.run.files(),
                 )
             if name == stage:
                 return self._left[name]
         raise KeyError(stage)
 
-    def start(self, *overrides: str) -> None:
-        """Go on from the last checkpoint."""
-        self.run.start("resume=auto", *overrides)
 
-    def die(self, engine: str, version: int) -> None:
-        """Be killed while the engine rolls out a version, or loads the one behind it."""
-        self.start_with("EngineThatDies", during=engine, version=version)
+def go_on(run: Run, *overrides: str) -> None:
+    """Go on from the last checkpoint."""
+    run.start("resume=auto", *overrides)
 
-    def start_with(self, engine: str, *, during: str, version: int) -> None:
-        """Go on with an engine of `killers`."""
-        options = {"during": during, "version": version, "episodes": self.run.episodes(version)}
-        added = (f"+engine.{name}={value}" for name, value in options.items())
-        self.start(f"engine._target_={DYING}.{engine}", *added)
 
-    def die_in_update(self) -> None:
-        """Be killed in the second iteration of the process."""
-        # two steps an iteration: the third is the first of the second iteration of this process
-        self.start(f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=3")
+def die_in(during: str, version: int, engine: str = "EngineThatDies") -> Begin:
+    """Be killed while an engine of `killers` rolls out a version, or loads the one behind it."""
 
-    def die_by(self, callback: str, iteration: int) -> None:
-        """Be killed by a callback at the end of an iteration."""
-        self.start(f"+callbacks.killer._target_={DYING}.{callback}", f"+callbacks.killer.iteration={iteration}")
+    def begin(run: Run) -> None:
+        options = {"during": during, "version": version, "episodes": run.episodes(version)}
+        go_on(run, f"engine._target_={DYING}.{engine}", *(f"+engine.{name}={options[name]}" for name in options))
 
-    def stop(self, iteration: int, sign: signal.Signals) -> None:
-        """Be asked to end while an iteration is rolled out."""
-        self.start()
-        self.run.wait_for_rollout(iteration)
-        self.run.send(sign)
+    return begin
+
+
+def die_in_update(run: Run, steps: int = 3) -> None:
+    """Be killed by a step of the optimizer: of two an iteration, the third is in the second of this process."""
+    go_on(run, f"+callbacks.killer._target_={DYING}.DieInUpdate", f"+callbacks.killer.steps={steps}")
+
+
+def die_by(callback: str, iteration: int) -> Begin:
+    """Be killed by a callback at the end of an iteration."""
+    options = (f"+callbacks.killer._target_={DYING}.{callback}", f"+callbacks.killer.iteration={iteration}")
+    return lambda run: go_on(run, *options)
+
+
+def stop(iteration: int, sign: signal.Signals) -> Begin:
+    """Be asked to end while an iteration is rolled out."""
+
+    def begin(run: Run) -> None:
+        go_on(run)
+        run.wait_for_rollout(iteration)
+        run.send(sign)
+
+    return begin

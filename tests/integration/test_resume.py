@@ -15,87 +15,71 @@ import pytest
 import torch
 
 from arpo.types import Trajectory
-from tests.integration.journey import Journey, Left
+from tests.integration.journey import Journey, Left, die_by, die_in, die_in_update, go_on, stop
 from tests.integration.killers import BYTES
 from tests.integration.runs import Run, Smoke, assert_same_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
-class Damaged(Journey):
-    """Eight ways to be disturbed."""
+def stop_at_once(run: Run) -> None:
+    iterations = len(run.metrics) - 1
+    die_in("rollout", iterations, "EngineThatHangs")(run)
+    run.wait_for_rollout(iterations)
+    run.send(signal.SIGINT)
+    run.wait_until(lambda: "once more stops at once" in run.said, "the first signal")
+    run.send(signal.SIGINT)
 
-    @property
-    def stages(self):
-        return {
-            "killed in update": self.die_in_update,
-            "killed in checkpoint": lambda: self.die_by("DieInCheckpoint", iteration=5),
-            "killed after checkpoint": lambda: self.die_by("DieAfterCheckpoint", iteration=6),
-            "killed in sync": lambda: self.die(engine="sync", version=8),
-            "stopped by Ctrl-C": lambda: self.stop(9, signal.SIGINT),
-            "stopped at once": self.stop_at_once,
-            "damaged": self.damage,
-            "finished": self.finish_again,
-        }
 
-    def stop_at_once(self) -> None:
-        iterations = len(self.run.metrics) - 1
-        self.start_with("EngineThatHangs", during="rollout", version=iterations)
-        self.run.wait_for_rollout(iterations)
-        self.run.send(signal.SIGINT)
-        self.run.wait_until(lambda: "once more stops at once" in self.run.said, "the first signal")
-        self.run.send(signal.SIGINT)
-
-    def damage(self) -> None:
-        newest = self.run.checkpoints[-1]
-        with newest.open("rb+") as file:
-            file.truncate(newest.stat().st_size // 2)
-        self.start()
-
-    def finish_again(self) -> None:
-        self.before_finish = self.run.files()
-        self.start()
+def damage(run: Run) -> None:
+    newest = run.checkpoints[-1]
+    with newest.open("rb+") as file:
+        file.truncate(newest.stat().st_size // 2)
+    go_on(run)
 
 
 @pytest.fixture(scope="module")
 def journey(smoke: Smoke, tmp_path_factory: pytest.TempPathFactory):
+    """Eight ways to be disturbed."""
     run = smoke.again(tmp_path_factory.mktemp("journey") / "run")
-    yield Damaged(run)
+    stages = {
+        "killed in update": die_in_update,
+        "killed in checkpoint": die_by("DieInCheckpoint", iteration=5),
+        "killed after checkpoint": die_by("DieAfterCheckpoint", iteration=6),
+        "killed in sync": die_in("sync", version=8),
+        "stopped by Ctrl-C": stop(9, signal.SIGINT),
+        "stopped at once": stop_at_once,
+        "damaged": damage,
+        "finished": go_on,
+    }
+    yield Journey(run, stages)
     run.end()
 
 
 @pytest.mark.parametrize(
-    ("stage", "code", "iterations", "checkpoint"),
+    ("stage", "code", "iterations", "checkpoint", "words"),
     [
-        ("killed in update", -signal.SIGKILL, 1, 1),
-        ("killed in checkpoint", -signal.SIGXFSZ, None, 4),
-        ("killed after checkpoint", -signal.SIGKILL, 6, 6),  # the metrics of a checkpoint are never missing
-        ("killed in sync", -signal.SIGKILL, None, 8),
-        ("stopped by Ctrl-C", 128 + signal.SIGINT, 10, 10),
-        ("stopped at once", 128 + signal.SIGINT, 10, 10),  # it was in the middle of the next
-        ("damaged", 0, None, None),
-        ("finished", 0, None, None),
+        ("killed in update", -signal.SIGKILL, 1, 1, ""),
+        ("killed in checkpoint", -signal.SIGXFSZ, None, 4, ""),
+        ("killed after checkpoint", -signal.SIGKILL, 6, 6, ""),  # the metrics of a checkpoint are never missing
+        ("killed in sync", -signal.SIGKILL, None, 8, ""),
+        ("stopped by Ctrl-C", 128 + signal.SIGINT, 10, 10, "resume=auto"),
+        ("stopped at once", 128 + signal.SIGINT, 10, 10, ""),  # it was in the middle of the next
+        ("damaged", 0, None, None, "is damaged; falling back to the one before"),
+        ("finished", 0, None, None, "the run is finished"),
     ],
 )
-def test_it_is_disturbed_in_every_way(journey, stage, code, iterations, checkpoint):
+def test_it_is_disturbed_in_every_way_and_says_so(journey, stage, code, iterations, checkpoint, words):
     left = journey.reach(stage)
     assert left.code == code, left.said
     assert iterations in (None, left.iterations)
     assert checkpoint is None or left.checkpoints[-1] == f"iteration_{checkpoint:06d}.ckpt"
+    assert words in left.said
+    if "checkpoint" in stage:
+        assert left.partial == ([BYTES] if stage == "killed in checkpoint" else [])  # the next start removes it
     if code >= 0:
+        assert stage == "stopped at once" or "Traceback" not in left.said
         journey.run.assert_nothing_left()  # of this process, and of those that were killed before it
-
-
-def test_an_unfinished_checkpoint_is_left_by_a_kill_and_removed_by_the_next_start(journey):
-    assert [journey.reach(f"killed {when} checkpoint").partial for when in ("in", "after")] == [[BYTES], []]
-
-
-def test_what_happened_is_said(journey):
-    interrupted, damaged, finished = (journey.reach(each) for each in ("stopped by Ctrl-C", "damaged", "finished"))
-    assert "resume=auto" in interrupted.said
-    assert "Traceback" not in interrupted.said
-    assert "is damaged; falling back to the one before" in damaged.said
-    assert "the run is finished" in finished.said
 
 
 def test_it_ends_with_what_the_run_that_was_left_alone_has(journey, smoke):
@@ -113,11 +97,11 @@ def test_it_ends_with_what_the_run_that_was_left_alone_has(journey, smoke):
 
 
 def test_a_finished_run_stays_as_it_is_and_a_second_one_in_its_folder_is_refused(journey):
-    journey.reach("finished")
-    assert journey.run.files() == journey.before_finish
+    before = journey.reach("damaged").files
+    assert journey.reach("finished").files == before
     assert journey.run.go() == 2
     assert "already holds a run" in journey.run.said
-    assert journey.run.files() == journey.before_finish
+    assert journey.run.files() == before
 
 
 # --- with a lag -----------------------------------------------------------------------------------------------------
@@ -125,32 +109,19 @@ def test_a_finished_run_stays_as_it_is_and_a_second_one_in_its_folder_is_refused
 ITERATIONS = 8
 
 
-class Decoupled(Journey):
-    """A kill while both sides work, and the end that a scheduler asks for."""
-
-    @property
-    def stages(self):
-        return {
-            "killed in rollout": lambda: self.die(engine="rollout", version=2),
-            "killed in update": self.die_in_update,
-            "stopped by SIGTERM": lambda: self.stop(7, signal.SIGTERM),
-            "finished": self.start,
-        }
-
-
 @pytest.fixture(scope="module")
 def lagging(smoke, tmp_path_factory):
+    """A kill while both sides work, and the end that a scheduler asks for."""
     overrides = ("rollout.settings.max_policy_lag=1", f"iterations={ITERATIONS}", "deterministic=false")
     run = smoke.again(tmp_path_factory.mktemp("lag") / "run", *overrides)
-    yield Decoupled(run)
+    stages = {
+        "killed in rollout": die_in("rollout", version=2),
+        "killed in update": die_in_update,
+        "stopped by SIGTERM": stop(7, signal.SIGTERM),
+        "finished": go_on,
+    }
+    yield Journey(run, stages)
     run.end()
-
-
-@pytest.fixture(scope="module")
-def finished(lagging) -> Run:
-    left = lagging.reach("finished")
-    assert left.code == 0, left.said
-    return lagging.run
 
 
 def newest(left: Left) -> int:
@@ -194,15 +165,13 @@ def test_sigterm_finishes_the_iteration_writes_a_checkpoint_and_is_the_exit_code
     lagging.run.assert_nothing_left()
 
 
-def test_it_goes_on_with_what_was_asked_for_and_skips_no_iteration(finished: Run, smoke):
+def test_it_goes_on_skips_no_iteration_and_records_and_counts_no_episode_twice(lagging, smoke):
+    left, finished = lagging.reach("finished"), lagging.run
+    assert left.code == 0, left.said
     assert [line["step"] for line in finished.metrics] == list(range(ITERATIONS + 1))
     for iteration in range(ITERATIONS):
         ours, theirs = ({t.id: t.task_id for t in run.trajectories([iteration])} for run in (finished, smoke.run))
         assert ours == theirs  # the same tasks in the same iterations
-    finished.assert_nothing_left()
-
-
-def test_no_episode_is_recorded_or_counted_twice(finished: Run):
     lines = [
         line.split(",")[0]
         for path in (finished.directory / "trajectories" / "train").glob("*.jsonl")
@@ -212,16 +181,18 @@ def test_no_episode_is_recorded_or_counted_twice(finished: Run):
     state = torch.load(finished.checkpoints[-1], weights_only=True)["RolloutDataModule"]
     assert sum(record["visits"] for record in state["statistics"].values()) == ITERATIONS * 8 * 4
     assert state["pending"] == []
+    finished.assert_nothing_left()
 
 
-def test_no_step_lags_more_than_one_update_behind_and_some_do(finished: Run):
+def test_no_step_lags_more_than_one_update_behind_and_some_do(lagging):
+    lagging.reach("finished")
     lags = [
         iteration - step.policy_version
         for iteration in range(ITERATIONS)
-        for trajectory in finished.trajectories([iteration])
+        for trajectory in lagging.run.trajectories([iteration])
         for step in trajectory.steps
     ]
     assert set(lags) == {0, 1}
-    assert all(line["rollout/stale_groups"] == 0 for line in finished.metrics[1:])
+    assert all(line["rollout/stale_groups"] == 0 for line in lagging.run.metrics[1:])
     # Old log-probabilities are recomputed, so those of the engine differ where it was one version behind.
-    assert max(line["engine/logprob_gap_max"] for line in finished.metrics[2:]) > 1e-4
+    assert max(line["engine/logprob_gap_max"] for line in lagging.run.metrics[2:]) > 1e-4
