@@ -214,26 +214,15 @@ def test_a_machine_that_has_ended_is_an_environment_error(make, engine):
         env.step(Click(3, 4))
 
 
-@pytest.mark.parametrize(
-    ("task", "last", "reward"),
-    [(infeasible_task(), Fail(), 1.0), (said_task(), CallUser(), 0.0), (said_task(), Finished(), 0.75)],
-    ids=lambda value: getattr(value, "id", type(value).__name__),
-)
-def test_giving_up_is_right_exactly_where_a_task_is_infeasible(make, task, last, reward):
+def test_the_last_action_alone_counts_as_giving_up_which_is_right_exactly_where_a_task_is_infeasible(make):
     env = make()
-    env.reset(task)
-    env.step(last)
-    assert env.evaluate() == reward
-
-
-def test_only_the_last_action_counts_as_giving_up(make):
-    env = make()
-    env.reset(infeasible_task())
-    env.step(Fail())
-    env.step(Click(1, 1))
-    assert env.evaluate() == 0.0
-    env.reset(infeasible_task())
-    assert env.evaluate() == 0.0
+    for actions, score in (([Fail()], 1.0), ([Fail(), Click(1, 1)], 0.0), ([], 0.0)):
+        env.reset(infeasible_task())
+        for action in actions:
+            env.step(action)
+        assert env.evaluate() == score
+    assert began(env, CallUser()).evaluate() == 0.0
+    assert began(env, Finished()).evaluate() == 0.75
 
 
 def test_postconfig_runs_before_the_rules_and_what_it_saves_and_no_file_of_this_machine_reaches_the_graders(

@@ -223,20 +223,17 @@ def test_before_an_episode_a_step_that_fails_is_an_error_after_it_the_agent_may_
     assert any("close_window" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize(
-    ("route", "last"),
-    [
-        ("/setup/execute", step("execute", command=["save"])),
-        ("/setup/close_window", step("close_window", window_name="Writer")),
-        ("/json/list", step("chrome_close_tabs", urls_to_close=["https://a.org"])),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_before_grading_a_step_that_nobody_answered_is_an_error_and_one_that_was_refused_is_not(
-    setup, guest, route, last
-):
+LAST = {
+    "/setup/execute": step("execute", command=["save"]),
+    "/setup/close_window": step("close_window", window_name="Writer"),
+    "/json/list": step("chrome_close_tabs", urls_to_close=["https://a.org"]),
+}
+
+
+@pytest.mark.parametrize("route", LAST)
+def test_before_grading_a_step_that_nobody_answered_is_an_error_and_one_that_was_refused_is_not(setup, guest, route):
     guest.refused.add(route)
-    setup.conclude([last])
+    setup.conclude([LAST[route]])
     guest.lies[route] = lambda connection: None  # and hangs up
     with pytest.raises(EnvError, match="RemoteProtocolError"):
-        setup.conclude([last])
+        setup.conclude([LAST[route]])

@@ -20,6 +20,7 @@ def _form(right):
     yield "a space behind", False, _sent({**right, first: f"{right[first]} "})
     yield "one field is empty", False, _sent({**right, first: ""})
     yield "one field is missing", False, _sent({name: value for name, value in right.items() if name != first})
+    yield "one more", False, _sent({**right, "More": "1"})
     yield "elsewhere", False, said(json.dumps(right), "answer.json")
     yield "at second try", False, f"{_sent({**right, first: 'wrong'})}; {_sent(right, 'answer (1).json')}"
     yield "a list", False, _sent([right])

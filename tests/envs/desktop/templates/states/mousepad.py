@@ -99,6 +99,8 @@ def write_a_note(instance):
     yield "right", True, said(text, name)
     yield "with an end", True, said(f"{text}\n", name)
     yield "without its full stop", False, said(text[:-1], name)
+    yield "in quotes", False, said(f"'{text}'", name)
+    yield "twice", False, said(f"{text}\n{text}\n", name)
     yield "elsewhere", False, f"mkdir Documents; {said(text, f'Documents/{name}')}"
     yield "a folder", False, f"mkdir {name}"
     yield "a link to nothing", False, f"ln -s {name} {name}"

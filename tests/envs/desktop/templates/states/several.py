@@ -19,6 +19,7 @@ def result_into_a_note(instance):
     yield "above", False, said(f"{value}\n{line}", path)
     yield "in the same line", False, said(f"{line[:-1]} {value}\n", path)
     yield "instead", False, said(f"{value}\n", path)
+    yield "twice", False, said(f"{line}{value}\n{value}\n", path)
     yield "as it was", False, said(line, path)
     yield "the text changed", False, said(f"{line.upper()}{value}\n", path)
 
@@ -54,6 +55,7 @@ def cell_into_a_note(instance):
     yield "with an end", True, said(f"{number}\n", note)
     yield "with its name", False, said(f"{name} {number}", note)
     yield "another one", False, said(str(number + 1), note)
+    yield "twice", False, said(f"{number}\n{number}", note)
     yield "elsewhere", False, said(str(number), f"Documents/{note}")
     yield "in the table alone", False, ods(sheet({**cells, "C1": number}))
     yield "and the table gone", False, f"{said(str(number), note)}; rm Documents/table.ods"

@@ -159,6 +159,8 @@ def insert_a_table(instance):
     yield "above the text", False, odt(right, *texts)
     yield "between", False, odt(texts[0], right, *texts[1:])
     yield "not empty", False, odt(*texts, text_table(rows, columns, "x"))
+    yield "turned", False, odt(*texts, text_table(columns, rows))
+    yield "without a row", False, odt(*texts, text_table(rows - 1, columns))
     yield "and a small one", False, odt(*texts, right, "<text:p/>", text_table(1, 1))
     nested = text_table(rows - 1, columns).replace("<text:p></text:p>", text_table(1, 0), 1)
     yield "one that makes up for a row with another in it", False, odt(*texts, nested)
