@@ -271,8 +271,6 @@ async def play_in_turn(chat, numbers):
     return batches
 
 
-# --- schedules that nobody has thought of
-
 ITERATIONS = 5
 
 

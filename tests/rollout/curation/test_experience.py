@@ -164,9 +164,6 @@ def test_a_directory_without_trajectories_is_refused_and_no_directory_is_an_empt
     assert "the experience pool is empty" in caplog.text
 
 
-# --- ids that are trusted, and those that are encoded again
-
-
 COMPACT = Prompt.compact()
 
 
