@@ -52,7 +52,6 @@ def train_all(model: str, batches: list[list[Trajectory]], out: str, way: str, r
 
 
 def train_each_way(model: str, batches: list[list[Trajectory]], out: str) -> None:
-    """Train every case on one rank and on several."""
     for way, ranks in WAYS:
         on_ranks(ranks, train_all, model, batches, out, way, ranks)
 
