@@ -16,7 +16,7 @@ from arpo.run.build import compose
 from arpo.run.check import check_evaluation, check_training
 from arpo.run.osworld import has_vs_code, osworld_tasks_can_be_set_up
 from arpo.run.rules import check_rules
-from tests.envs.osworld.web import running_web
+from tests.envs.osworld.guest import running_web
 
 LOADER = "arpo.envs.osworld.tasks.osworld_tasks"
 
