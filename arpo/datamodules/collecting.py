@@ -15,7 +15,7 @@ from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
-from arpo.host.heartbeat import Heartbeat
+from arpo.host.log_lines import Heartbeat
 from arpo.host.threads import BackgroundLoop
 from arpo.models.family import family_named
 from arpo.rollout.episode import outcome_of

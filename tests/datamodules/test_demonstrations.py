@@ -360,7 +360,7 @@ def test_a_desktop_that_always_fails_ends_it_with_its_error(make_data):
 
 
 def test_a_log_hears_how_far_a_long_collection_is(make_data, monkeypatch, caplog):
-    monkeypatch.setattr("arpo.host.heartbeat.Heartbeat.__init__.__defaults__", (0.01,))
+    monkeypatch.setattr("arpo.host.log_lines.Heartbeat.__init__.__defaults__", (0.01,))
     with caplog.at_level(logging.INFO):
         set_up(make_data(make_env=SlowDesktop, pool_size=1))
     said = re.findall(r"(\d+) of 6 demonstrations are collected", caplog.text)
