@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.envs.osworld.grader import Grader
 from tests.envs.osworld.guest import HOME, running_guest
-from tests.envs.osworld.test_grader import MAKE_FILES, PYTHON, TASKS, cloud_file, doors, includes, said, vm_file
+from tests.envs.osworld.support import PYTHON, cloud_file, doors, includes, said, vm_file
+from tests.envs.osworld.test_grader import MAKE_FILES, TASKS
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from arpo.datamodules.examples import Batches
 from arpo.errors import ConfigError, first_of
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.curation.retokenize import retokenize
+from arpo.rollout.curation.experience import retokenize
 from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Step, Task, Trajectory

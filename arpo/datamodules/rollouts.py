@@ -14,7 +14,7 @@ from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import on_rank_zero, start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.rollout.sampler import TaskRequest, TaskSampler
+from arpo.rollout.sampler import ShuffledTasks, TaskRequest
 from arpo.rollout.stream import RequestedGroup, ResumeState, RolloutCollector
 from arpo.types import RolloutBatch
 
@@ -29,7 +29,7 @@ class RolloutDataModule(L.LightningDataModule):
     rollouts go on through updates, evaluations and checkpoints, up to k iterations ahead (DART).
     """
 
-    def __init__(self, collector: RolloutCollector, sampler: TaskSampler) -> None:
+    def __init__(self, collector: RolloutCollector, sampler: ShuffledTasks) -> None:
         super().__init__()
         self.collector = collector
         self.sampler = sampler

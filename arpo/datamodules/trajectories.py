@@ -20,7 +20,7 @@ from arpo.bounds import AtLeastOne, checked
 from arpo.datamodules.examples import Batches, Example, Make, read_examples
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
-from arpo.rollout.curation.retokenize import RetokenizationError, retokenize_for
+from arpo.rollout.curation.experience import RetokenizationError, retokenize_for
 from arpo.rollout.hooks import start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import derive_seed

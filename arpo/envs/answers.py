@@ -12,26 +12,17 @@ from arpo.errors import EnvError
 
 _T = TypeVar("_T")
 
-SHOWN_BYTES = 100
-"""Of an answer that does not fit, in the message."""
-
 
 def decoded(content: bytes | msgspec.Raw, kind: type[_T], what: str, *, fault: str = "guest") -> _T:
-    """Return an answer as what it must be.
-
-    Args:
-        content: JSON.
-        kind: Such as `str`, `list[float]` or a dataclass, whose fields without a default must be there.
-        what: The question, for the message.
-        fault: The kind of the error.
+    """Return the answer to a question as a `str`, a `list[float]` or a dataclass whose fields must be there.
 
     Raises:
-        EnvError: If it is no JSON, or of another type, or nested too deeply.
+        EnvError: Of kind `fault`, if it is no JSON, or of another type, or nested too deeply.
     """
     try:
         return cast(_T, _decoder(cast(Any, kind)).decode(content))
     except (ValueError, RecursionError) as error:  # what a decoder raises, bytes that are no text included
-        said = bytes(content)[:SHOWN_BYTES]
+        said = bytes(content)[:100]
         raise EnvError(fault, f"{what} was answered with {said!r}, which does not fit: {error}") from error
 
 

@@ -1,8 +1,4 @@
-"""The contract of a desktop as executable checks: one for the fake, the browser and the real desktops.
-
-check_env(env, task)        # a fresh environment; it is closed afterwards
-check_episode(env, task)    # one more task of an environment that goes on living
-"""
+"""The contract of a desktop as executable checks: one for the fake, the browser and the real desktops."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,16 +14,9 @@ class ContractError(AssertionError):
 
 
 def check_env(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_solution_steps: int = 50) -> None:
-    """Check a fresh environment from its first call to its last; it is closed afterwards.
+    """Check an environment that was never reset from its first call to its last; it is closed afterwards.
 
-    Args:
-        env: An environment that was never reset.
-        task: A task it can run.
-        deterministic: Whether two resets must show the same first observation.
-        max_solution_steps: The most actions a solution may take.
-
-    Raises:
-        EnvError: If the desktop itself fails in a call that must succeed.
+    Two resets must show the same first observation where it is `deterministic`.
     """
     broken: list[str] = []
     try:

@@ -67,7 +67,7 @@ class Scene:
 
 @dataclass(slots=True)
 class EpisodeState:
-    """Progress of the agent in the running episode, as far as it counts."""
+    """The progress of the agent in the running episode."""
 
     clicked: list[str] = field(default_factory=list)
     focused: bool = False
@@ -152,10 +152,7 @@ class FakeDesktop(KnownDesktop):
     A click on a wrong button ends the episode without success, a completed click task ends it with success. The text
     task is judged by what the field holds, the infeasible one by whether the agent said so.
 
-    Args:
-        width: Of the screen, in pixels.
-        height: Likewise.
-        functions: Whether the agent may call `FUNCTIONS`, which mean a click and a text; the solutions call them then.
+    With `functions` the agent may call `FUNCTIONS`, which mean a click and a text; the solutions call them then.
     """
 
     example_tasks = "fake"

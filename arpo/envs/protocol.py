@@ -43,12 +43,7 @@ class DesktopEnv(Protocol):
     """
 
     def reset(self, task: Task) -> Observation:
-        """Prepare the task and return the first observation. Resetting a running episode is allowed.
-
-        Raises:
-            EnvError: If the task could not be set up.
-        """
-        ...
+        """Prepare the task and return the first observation. Resetting a running episode is allowed."""
 
     def step(self, action: Action) -> StepResult:
         """Perform one action, in screen pixels, and return what follows.
@@ -59,9 +54,7 @@ class DesktopEnv(Protocol):
 
         Raises:
             DesktopDestroyedError: If the agent has destroyed it.
-            EnvError: If the desktop failed.
         """
-        ...
 
     def evaluate(self) -> float:
         """Return the task reward in [0, 1]; called once, after the last step.
@@ -70,11 +63,9 @@ class DesktopEnv(Protocol):
             BlamedError: If it cannot be judged, and the agent can have caused that, such as by destroying the desktop.
             EnvError: If it cannot be judged, and no agent can cause that. It is not a failed task.
         """
-        ...
 
     def close(self) -> None:
         """Free every resource; idempotent, and never raises."""
-        ...
 
 
 class KnownDesktop:
@@ -92,7 +83,6 @@ class SolvableEnv(Protocol):
 
     def solve(self) -> Iterator[Action]:
         """Yield, closed loop, the next right action; the caller performs each before it asks for the next."""
-        ...
 
 
 @runtime_checkable
@@ -101,4 +91,3 @@ class DistractingEnv(Protocol):
 
     def distractors(self) -> Sequence[Action]:
         """Return actions like the right ones that are wrong now."""
-        ...

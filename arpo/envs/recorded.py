@@ -19,7 +19,7 @@ Thought = Literal["free", "recorded"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A screen of an expert's trajectory, and its answer."""
+    """A screen of an expert's trajectory, and the expert's answer."""
 
     screen: Path
     width: int
@@ -121,7 +121,7 @@ class RecordedDesktop(KnownDesktop):
 
 
 def read_recording(task: Task) -> tuple[list[RecordedStep], Path]:
-    """Return the steps of a task's recording, and the screen after the last one."""
+    """Return the steps of a task's recording and the screen after the last one."""
     try:
         steps = [
             RecordedStep(

@@ -46,8 +46,7 @@ def check_screenshot(observation: Observation) -> None:
 def check_picture(png: bytes) -> None:
     """Check that bytes are a whole PNG of a size that models see, which every decoder decodes to the same pixels.
 
-    It may be as long as its pixels would be without compression: what is longer carries something else, and would
-    travel to the trainer and rest on disk with every trajectory.
+    What is longer than its pixels without compression carries something else, to the trainer and to the disk.
 
     Raises:
         EnvError: Of kind `screenshot`.

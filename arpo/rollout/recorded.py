@@ -29,19 +29,18 @@ def recorded_tasks(
     """Return a task for each success of a run that can be replayed.
 
     First comes one success of each task of that run, then a second one of each, and so on, so that the first few are
-    as different as can be. The tasks that are held out are held out with all of their successes.
+    as different as can be.
 
     Args:
         source: The folder of a run, or a trajectory store, such as the demonstrations of a warm start. Every machine
             that has environments must see it under the same path.
-        part: The successes to train on, or those of every fourth task, which are held out.
+        part: The successes to train on, or those of every fourth task, which are held out with all of them.
         count: At most so many; None: all.
         success_threshold: A trajectory is a success when its task reward, and its whole reward, lies above it.
     """
     store = TrajectoryStore(store_of(source))
-    fit = _fit(store, _successes(store, str(source), success_threshold), str(source))
     by_task: defaultdict[str, list[Trajectory]] = defaultdict(list)
-    for trajectory in fit:
+    for trajectory in _fit(store, _successes(store, str(source), success_threshold), str(source)):
         by_task[trajectory.task_id].append(trajectory)
     ranked = [
         (rank, trajectory)
@@ -70,11 +69,9 @@ def _successes(store: TrajectoryStore, source: str, threshold: float) -> list[Tr
 
 
 def _fit(store: TrajectoryStore, successes: Sequence[Trajectory], source: str) -> list[Trajectory]:
-    """Return the successes that can be replayed, and say of the others why they cannot."""
     reasons = [_unfit(trajectory, store) for trajectory in successes]
     fit = [trajectory for trajectory, reason in zip(successes, reasons, strict=True) if not reason]
-    counts = Counter(filter(None, reasons))
-    said = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    said = ", ".join(f"{count} {reason}" for reason, count in Counter(filter(None, reasons)).items())
     if not fit:
         raise ConfigError(f"source={source}: none of its {len(successes)} successes can be replayed: {said}")
     if said:
@@ -114,14 +111,9 @@ def _task(trajectory: Trajectory, store: TrajectoryStore) -> Task:
     def screen(key: str) -> str:
         return str(store.screenshot_path(key).resolve())
 
+    facts = ("width", "height", "action", "response")
     steps = [
-        {
-            "screen": screen(step.screenshot),
-            "width": step.width,
-            "height": step.height,
-            "action": step.action,
-            "response": step.response,
-        }
+        {"screen": screen(step.screenshot)} | {name: getattr(step, name) for name in facts}
         for step in trajectory.steps
     ]
     return Task(

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from hydra.utils import get_method
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -17,12 +15,12 @@ from arpo.host.environment import check_cluster
 from arpo.run import rules
 from arpo.run.arguments import LIGHT, check_arguments, try_constructors
 from arpo.run.build import build, imitates, required_model
-from arpo.run.effects import check_effects
+from arpo.run.effects import overrides_have_effects
 from arpo.run.entry import quiet
 from arpo.run.osworld import osworld_tasks_can_be_set_up
 from arpo.run.overrides import near
 from arpo.run.preflight import preflight
-from arpo.run.resume import check_same_run
+from arpo.run.resume import the_folder_holds_the_same_run
 from arpo.run.rules import check_rules
 
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
@@ -52,11 +50,7 @@ def check_choices(cfg: DictConfig) -> None:
     check_cluster()
     preflight(OmegaConf.to_object(cfg.requires), required_model(cfg))  # type: ignore[arg-type]
     check_rules(cfg, rules.NUMBERS, rules.TRAINING)
-    check_same_run(cfg)
-    if HydraConfig.initialized():
-        hydra = HydraConfig.get()
-        check_effects(cfg, hydra.overrides.task, others=hydra.mode == RunMode.MULTIRUN)
-    check_rules(cfg, [osworld_tasks_can_be_set_up])
+    check_rules(cfg, [the_folder_holds_the_same_run, overrides_have_effects, osworld_tasks_can_be_set_up])
     check_arguments(cfg, LIGHT)
     try_constructors(cfg, LIGHT)
     check_arguments(cfg)
@@ -90,12 +84,7 @@ def check_evaluation(cfg: DictConfig) -> None:
 
 
 def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
-    """Check the arguments of all constructors, light ones first, and what they say of the model.
-
-    Args:
-        cfg: The configuration.
-        parts: Keys at its top that count; all by default.
-    """
+    """Check the arguments of all constructors, light ones first, and what those of some parts say of the model."""
     check_rules(cfg, [rules.the_checkpoint_is_of_the_family])
     for rooms in (LIGHT, ("",)):
         check_arguments(cfg, rooms)

@@ -1,13 +1,14 @@
-"""The check that each override has an effect: some part of the run reads it."""
+"""The rule that each override has an effect: some part of the run reads it."""
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.errors import ConfigError
 from arpo.run.choices import CONF
 from arpo.run.rules import FlatConfig
 
@@ -94,21 +95,20 @@ CONDITIONS: tuple[tuple[str, Callable[[FlatConfig], bool], str], ...] = (
 """Regular expressions of keys, what must hold for them to have an effect, and what to say where it does not."""
 
 
-def check_effects(cfg: DictConfig, overrides: Sequence[str], *, others: bool = False) -> None:
+def overrides_have_effects(chosen: FlatConfig) -> Iterator[str]:
     """Check that every override has an effect on a training; one of an empty or the usual value needs none.
 
-    Args:
-        cfg: The configuration that the overrides have made.
-        overrides: As they were typed.
-        others: Whether other jobs have the same overrides, which may have an effect there: they are logged then.
+    In a multirun it may have one in another job, and is logged.
     """
-    chosen, read = FlatConfig(cfg), _keys_read(cfg)
-    lines = [f"  - {each}: {why}, or leave it out" for each in overrides if (why := _unread(chosen, read, each))]
-    message = "these overrides would change nothing of this run:\n" + "\n".join(lines)
-    if lines and not others:
-        raise ConfigError(message)
-    if lines:
-        log.warning("%s", message)
+    if not HydraConfig.initialized():
+        return
+    hydra, read = HydraConfig.get(), _keys_read(chosen.cfg)
+    for override in hydra.overrides.task:
+        if why := _unread(chosen, read, override):
+            if hydra.mode == RunMode.MULTIRUN:
+                log.warning("%s changes nothing of this run: %s", override, why)
+            else:
+                yield f"{override}: {why}, or leave it out"
 
 
 def _unread(chosen: FlatConfig, read: set[str], override: str) -> str | None:

@@ -91,7 +91,7 @@ def _listed(cfg: DictConfig) -> Iterator[None]:
         if isinstance(ended.code, int) and ended.code >= SIGNALLED:
             raise
         FAILURES.append(_failure(cfg, str(ended.__context__ or f"it ended with exit status {ended.code}")))
-    except Exception as error:
+    except Exception as error:  # whatever it is: the other jobs run
         log.exception("this job has crashed")
         FAILURES.append(_failure(cfg, f"{type(error).__name__}: {error}"))
         return

@@ -1,4 +1,4 @@
-"""The check that a run which goes on is the one that its folder holds."""
+"""The rule that a run which goes on is the one that its folder holds."""
 
 import inspect
 import pydoc
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from arpo.errors import ConfigError
+from arpo.run.rules import FlatConfig
 
 MAY_DIFFER = re.compile(
     # length, name, places, logs and checks of a run
@@ -34,32 +34,33 @@ UNKNOWN = object()
 """Stands for the value of a key that one of two configurations lacks, where no constructor has a default for it."""
 
 
-def check_same_run(cfg: DictConfig) -> None:
+def the_folder_holds_the_same_run(chosen: FlatConfig) -> Iterator[str]:
     """Check that a run which goes on has the configuration that its folder was written with.
 
     A key that one of the two lacks has the default of its constructor; where there is none, an older version knew
     no such option, and it is not compared.
     """
-    stored = Path(cfg.paths.run_dir) / "config.yaml"
-    if cfg.resume is None or not stored.exists() or not any(Path(cfg.paths.checkpoints).glob("iteration_*")):
+    run_dir, resume = Path(chosen["paths.run_dir"]), chosen["resume"]
+    stored = run_dir / "config.yaml"
+    if resume is None or not stored.exists() or not any(Path(chosen["paths.checkpoints"]).glob("iteration_*")):
         return
     try:
         before = _plain(OmegaConf.load(stored), resolve=False)  # it was resolved, and `${` is a text in it
     except (OSError, yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{stored} cannot be read, and it says what the run was: {error}") from error
-    now = _plain(cfg)
-    found = list(differences(before, now))
-    if "source" in cfg.datamodule and before.get("iterations") != now["iterations"]:
-        found.append(("iterations", before.get("iterations"), now["iterations"]))  # they share out datamodule.steps
-    if not found:
+        yield f"{stored} cannot be read, and it says what the run was: {error}"
         return
-    shown = [f"  - {key}: {_short(old)} there, {_short(new)} now" for key, old, new in found[:MOST_SHOWN]]
-    more = [f"  - and {len(found) - MOST_SHOWN} more"] if len(found) > MOST_SHOWN else []
-    raise ConfigError(
-        f"resume={cfg.resume}: {cfg.paths.run_dir} holds a run of another configuration:\n"
-        + "\n".join(shown + more)
-        + "\nGo on with the overrides of that run, or start a new one with paths.output=DIR"
-    )
+    now = _plain(chosen.cfg)
+    found = list(differences(before, now))
+    if "datamodule.source" in chosen and before.get("iterations") != now["iterations"]:
+        found.append(("iterations", before.get("iterations"), now["iterations"]))  # they share out datamodule.steps
+    lines = [f"  - {key}: {_short(old)} there, {_short(new)} now" for key, old, new in found[:MOST_SHOWN]]
+    lines += [f"  - and {len(found) - MOST_SHOWN} more"] if len(found) > MOST_SHOWN else []
+    if lines:
+        yield (
+            f"resume={resume}: {run_dir} holds a run of another configuration:\n"
+            + "\n".join(lines)
+            + "\nGo on with the overrides of that run, or start a new one with paths.output=DIR"
+        )
 
 
 def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -516,7 +516,7 @@ def the_checkpoint_is_of_the_family(chosen: FlatConfig) -> Iterator[str]:
 
 def conversations_fit_the_model(chosen: FlatConfig) -> Iterator[str]:
     """Check that conversations are at most as long as the model was made for."""
-    from arpo.inference.checkpoint import context_of
+    from arpo.inference.engine import context_of
     from arpo.models.tiny import CONTEXT
 
     tiny = (chosen["model.make.context"] or CONTEXT) if "model.make" in chosen else None
@@ -576,7 +576,7 @@ def examples_are_enough(chosen: FlatConfig) -> Iterator[str]:
 def weights_fit_the_store(chosen: FlatConfig) -> Iterator[str]:
     """Check that Ray's object store has room for the weights of a fleet; a model that is to come is a tiny one."""
     from arpo.host.ray import check_store
-    from arpo.inference.checkpoint import update_numbers
+    from arpo.inference.engine import update_numbers
     from arpo.inference.vllm import has_several_processes
     from arpo.models.policy import dtype_of
 

@@ -18,8 +18,8 @@ from arpo.errors import BlamedError, ConfigError, EnvError, TaskFormatError
 from arpo.host.terminal import Line
 from arpo.types import Task
 from tests.envs.desktop.templates.local import LocalHome
-from tests.envs.guest.test_certificate import IMPOSSIBLE, RECORD, TASK, Desk, Lenient
-from tests.envs.osworld.task_files import FILES, needs_files
+from tests.envs.guest.test_certificate import CONTENT_WITH_LESS, IMPOSSIBLE, RECORD, TASK, Desk
+from tests.envs.osworld.support import FILES, needs_files
 
 OTHER = Task("other", "Do it.", domain="os", config={})
 
@@ -43,7 +43,7 @@ def test_the_certificate_is_written_beside_the_scripts_and_tasks_without_a_scrip
 
 
 def test_a_task_that_a_checker_of_less_accepts_is_written_down_and_not_certified(folder):
-    assert certify_each([TASK], Lenient, repeats=1, root=folder) == 1
+    assert certify_each([TASK], lambda: Desk(CONTENT_WITH_LESS["any word"]), repeats=1, root=folder) == 1
     assert json.loads((folder / "os" / "typing.json").read_text())["certificate"]["near_misses"] == {"another word": 1}
     assert not is_certified(TASK, folder)
 

@@ -15,8 +15,8 @@ from arpo.envs.osworld.files import FileCache
 from arpo.errors import ConfigError
 from arpo.run.build import compose
 from arpo.types import Task
-from tests.envs.osworld.task_files import FILES, needs_files
-from tests.envs.osworld.web import running_web
+from tests.envs.osworld.guest import running_web
+from tests.envs.osworld.support import FILES, needs_files
 
 PAGE = b"<!DOCTYPE html><title>Quota exceeded</title>"
 

@@ -141,14 +141,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, caplog, da
     assert "iteration_000002.ckpt is damaged; falling back" in caplog.text
 
 
-def test_where_there_is_no_checkpoint_there_is_none(tmp_path):
+def test_where_there_is_no_checkpoint_there_is_none_and_another_name_is_refused(tmp_path):
     assert newest_checkpoint(tmp_path / "missing") is None
     tear(save(tmp_path / "iteration_000001.ckpt"))
     assert newest_checkpoint(tmp_path) is None
-
-
-def test_the_iteration_is_read_from_the_name_and_another_name_is_refused():
-    assert iteration_of(Path("somewhere/iteration_000042.ckpt")) == 42
     with pytest.raises(CheckpointError, match=r"best_42\.ckpt names no iteration"):
         iteration_of(Path("best_42.ckpt"))
 
@@ -183,16 +179,6 @@ def test_checkpoints_are_written_every_n_iterations_and_at_the_end_and_the_newes
     assert train(iterations=5, **options) == written
 
 
-def test_a_run_that_is_asked_to_stop_writes_one_first(train):
-    module = IdleModule()
-
-    def stop_in_the_second_iteration():
-        module.trainer.should_stop = module.policy_version == 1
-
-    module.at_step = stop_in_the_second_iteration
-    assert train(iterations=5, module=module, every_n_iterations=100) == [1, 2]
-
-
 class StopsLate(Checkpoint):
     """Asks to stop in the second iteration, after the callback before it has seen the end of it."""
 
@@ -200,8 +186,15 @@ class StopsLate(Checkpoint):
         trainer.should_stop = pl_module.policy_version == 2
 
 
-def test_so_does_a_run_that_is_asked_to_stop_at_the_last_moment(train):
-    assert train(iterations=5, later=[StopsLate()], every_n_iterations=100) == [1, 2]
+@pytest.mark.parametrize("later", [[], [StopsLate()]], ids=["in the iteration", "at the last moment"])
+def test_a_run_that_is_asked_to_stop_writes_one_first(train, later):
+    module = IdleModule()
+
+    def stop_in_the_second_iteration():
+        module.trainer.should_stop = not later and module.policy_version == 1
+
+    module.at_step = stop_in_the_second_iteration
+    assert train(iterations=5, module=module, later=later, every_n_iterations=100) == [1, 2]
 
 
 # --- a stop ----------------------------------------------------------------------------------------------------
@@ -243,11 +236,16 @@ def send_in_iteration(module: IdleModule, iteration: int, *numbers: int) -> None
     module.at_step = send
 
 
-def test_without_a_signal_nothing_happens(stopping, handlers):
-    module = IdleModule()
-    stop, _ = stopping(module, iterations=2)
-    assert stop.received is None
-    assert module.policy_version == 2
+def test_without_a_signal_and_after_an_error_the_handlers_are_as_before(stopping, handlers):
+    stop, trainer = stopping(IdleModule(), iterations=2)
+    assert (stop.received, trainer.current_epoch) == (None, 2)
+    assert installed() == handlers
+
+    def fail() -> None:
+        raise RuntimeError("diverged")
+
+    with pytest.raises(RuntimeError, match="diverged"):
+        stopping(IdleModule(at_step=fail))
     assert installed() == handlers
 
 
@@ -264,31 +262,19 @@ def test_the_first_signal_lets_the_iteration_end_and_no_other_begin(stopping, ha
     assert installed() == handlers
 
 
-def test_the_second_signal_ends_at_once(stopping, handlers):
-    module = IdleModule()
-    send_in_iteration(module, 1, signal.SIGTERM, signal.SIGTERM)
-    with pytest.raises(SystemExit) as left:
-        stopping(module)
-    assert left.value.code == 128 + signal.SIGTERM
-    assert module.policy_version == 1  # in the middle of the second iteration
-    assert installed() == handlers
-
-
-def test_a_terminal_that_is_lost_asks_twice_and_is_heard_once(stopping, handlers):
+def test_the_second_signal_ends_at_once_but_for_that_of_a_lost_terminal(stopping, handlers):
     """The kernel sends a SIGHUP to the group in the foreground, and a shell to its jobs."""
     module = IdleModule()
     send_in_iteration(module, 1, signal.SIGHUP, signal.SIGHUP)
     stop, _ = stopping(module)
     assert (stop.received, module.policy_version) == (signal.SIGHUP, 2)
     assert installed() == handlers
-
-
-def test_an_error_in_training_brings_the_handlers_back_too(stopping, handlers):
-    def fail() -> None:
-        raise RuntimeError("diverged")
-
-    with pytest.raises(RuntimeError, match="diverged"):
-        stopping(IdleModule(at_step=fail))
+    module = IdleModule()
+    send_in_iteration(module, 1, signal.SIGTERM, signal.SIGTERM)
+    with pytest.raises(SystemExit) as left:
+        stopping(module)
+    assert left.value.code == 128 + signal.SIGTERM
+    assert module.policy_version == 1  # in the middle of the second iteration
     assert installed() == handlers
 
 
@@ -340,34 +326,25 @@ def test_what_was_trained_is_what_is_loaded_also_by_transformers_alone(trained, 
     assert processor.tokenizer.eos_token == "<|im_end|>"
 
 
-def test_an_older_export_is_replaced_and_nothing_else_is_left(trained, tmp_path):
-    (tmp_path / "policy").mkdir()
-    (tmp_path / "policy" / "old").write_text("old")
-    (tmp_path / "policy.partial").mkdir()
-    (tmp_path / "policy.partial" / "torn").write_text("torn")
-    export_policy(trained, tmp_path / "policy")
+def test_an_older_export_is_replaced_and_a_failed_one_leaves_it(trained, tmp_path):
+    policy = tmp_path / "policy"
+    for name, file in (("policy", "old"), ("policy.partial", "torn")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(file)
+    export_policy(trained, policy)
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
-    names = {path.name for path in (tmp_path / "policy").iterdir()}
+    names = {path.name for path in policy.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
     assert names.isdisjoint({"old", "torn"})
-
-
-def test_only_rank_0_writes(trained, tmp_path):
-    export(trained, tmp_path / "policy", rank=1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_is_stopped_early_leaves_no_policy_that_others_would_start_from(trained, tmp_path):
-    export(trained, tmp_path / "policy", iteration=2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failed_export_leaves_the_one_before(trained, tmp_path):
-    export_policy(trained, tmp_path / "policy")
-    before = (tmp_path / "policy" / "config.json").stat().st_ino
+    before = (policy / "config.json").stat().st_ino
     trained.path = tmp_path / "gone"  # where the tokenizer is copied from
-
     with pytest.raises(Exception, match="gone"):
-        export_policy(trained, tmp_path / "policy")
-    assert (tmp_path / "policy" / "config.json").stat().st_ino == before
-    assert_close(logprobs(Policy(tmp_path / "policy")), logprobs(trained))
+        export_policy(trained, policy)
+    assert (policy / "config.json").stat().st_ino == before
+    assert_close(logprobs(Policy(policy)), logprobs(trained))
+
+
+@pytest.mark.parametrize(("rank", "iteration"), [(1, 3), (0, 2)], ids=["another rank", "stopped early"])
+def test_only_rank_0_writes_and_only_after_the_last_iteration(trained, tmp_path, rank, iteration):
+    export(trained, tmp_path / "policy", rank=rank, iteration=iteration)
+    assert list(tmp_path.iterdir()) == []

@@ -57,13 +57,27 @@ def test_it_runs_at_the_start_every_n_iterations_and_at_the_end(run, tmp_path, o
     assert evaluated(tmp_path) == when
 
 
-def test_success_is_logged_a_list_and_every_task_is_in_the_file(run, tmp_path):
-    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
-    run(iterations=1, respond=lambda request: "Action: wait()", loggers=[logger])
-    assert [line["val/in_domain/success_rate"] for line in lines(logger.path)] == [0.0, 0.0]
+def test_every_task_is_in_the_file_and_an_empty_list_is_left_out(run, tmp_path):
+    run(iterations=1, tasks=LISTS | {"empty": []}, respond=lambda request: "Action: wait()", at_start=False)
     results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
+    assert list(results) == ["in_domain", "held_out"]
     assert [score["name"] for score in results["held_out"]["tasks"]] == [task.id for task in LISTS["held_out"]]
-    assert results["held_out"]["overall"]["episodes"] == 3
+    overall = results["held_out"]["overall"]
+    assert (overall["episodes"], overall["success_rate"]) == (3, 0.0)
+
+
+def test_every_logger_gets_the_evaluations_at_the_start_and_at_the_end_in_the_line_of_their_iteration(run, tmp_path):
+    loggers = [JsonLinesLogger(tmp_path / f"{name}.jsonl") for name in ("one", "other")]
+    run(iterations=2, loggers=loggers, tasks=LISTS | {"empty": []})
+    for logger in loggers:
+        found = lines(logger.path)
+        assert [line["step"] for line in found] == [0, 1, 2]
+        assert ["time/evaluation" in line for line in found] == [True, False, True]
+        for line in (found[0], found[2]):
+            rates = {name: value for name, value in line.items() if name.startswith("val/")}
+            assert rates == {"val/in_domain/success_rate": 1.0, "val/held_out/success_rate": 1.0}
+            assert line["time/evaluation"] > 0
+        assert found[2]["policy/version"] == 2.0
 
 
 def test_the_settings_reach_the_engine(run, tmp_path):
@@ -72,26 +86,6 @@ def test_the_settings_reach_the_engine(run, tmp_path):
     assert len(tried) == 2 * (2 + 3) * 2  # two evaluations of 2 + 3 tasks, 2 rollouts each, one step a click
     results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
     assert results["in_domain"]["overall"]["episodes"] == 4
-
-
-def test_an_empty_list_is_left_out(run, tmp_path):
-    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
-    run(iterations=1, tasks=LISTS | {"held_out": []}, loggers=[logger])
-    assert not any("val/held_out/success_rate" in line for line in lines(logger.path))
-    assert list(json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())) == ["in_domain"]
-
-
-def test_every_logger_gets_the_evaluations_at_the_start_and_at_the_end_in_the_line_of_their_iteration(run, tmp_path):
-    loggers = [JsonLinesLogger(tmp_path / f"{name}.jsonl") for name in ("one", "other")]
-    run(iterations=2, loggers=loggers)
-    for logger in loggers:
-        found = lines(logger.path)
-        assert [line["step"] for line in found] == [0, 1, 2]
-        assert ["time/evaluation" in line for line in found] == [True, False, True]
-        for line in (found[0], found[2]):
-            assert (line["val/in_domain/success_rate"], line["val/held_out/success_rate"]) == (1.0, 1.0)
-            assert line["time/evaluation"] > 0
-        assert found[2]["policy/version"] == 2.0
 
 
 # --- the one at the end, and the checkpoint before it ---

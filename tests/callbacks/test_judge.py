@@ -67,22 +67,22 @@ def test_the_last_status_of_an_answer_is_its_verdict(answer, verdict):
     assert verdict_of(answer) is verdict
 
 
-def test_golden_agreement():
-    # Six verdicts: two hits, one false alarm, two misses, one true failure; two answers say nothing.
-    said = [True, True, True, False, False, False, None, None]
-    graded = [True, True, False, True, True, False, True, False]
-    assert agreement(said, graded) == {
-        "judge/answered": 6 / 8,
-        "judge/agreement": 3 / 6,
-        "judge/precision": 2 / 3,
-        "judge/recall": 2 / 4,
-    }
-
-
-def test_what_has_nothing_to_be_measured_of_is_left_out():
-    assert agreement([None, None], [True, False]) == {"judge/answered": 0.0}
-    assert agreement([False], [False]) == {"judge/answered": 1.0, "judge/agreement": 1.0}
-    assert agreement([], []) == {}
+@pytest.mark.parametrize(
+    ("said", "graded", "metrics"),
+    [
+        # Six verdicts: two hits, one false alarm, two misses, one true failure; two answers say nothing.
+        (
+            [True, True, True, False, False, False, None, None],
+            [True, True, False, True, True, False, True, False],
+            {"answered": 6 / 8, "agreement": 3 / 6, "precision": 2 / 3, "recall": 2 / 4},
+        ),
+        ([None, None], [True, False], {"answered": 0.0}),
+        ([False], [False], {"answered": 1.0, "agreement": 1.0}),
+        ([], [], {}),
+    ],
+)
+def test_agreement_is_of_verdicts_and_what_has_nothing_to_be_measured_of_is_left_out(said, graded, metrics):
+    assert agreement(said, graded) == {f"judge/{name}": value for name, value in metrics.items()}
 
 
 def test_a_judge_that_sees_success_everywhere_has_all_the_recall_and_changes_no_reward(tmp_path, make_collector, chat):
@@ -97,21 +97,17 @@ def test_a_judge_that_sees_success_everywhere_has_all_the_recall_and_changes_no_
     assert all(request.sampling.temperature == 0 for request in asked)
 
 
-def test_a_sample_of_the_batch_is_judged_and_garbage_is_no_verdict(tmp_path, make_collector, chat):
-    engine = judging(chat, lambda request: "I would rather click.")
+def out_of_memory(request):
+    raise EngineError("out of memory")
+
+
+@pytest.mark.parametrize("answer", [lambda request: "I would rather click.", out_of_memory], ids=["garbage", "none"])
+def test_a_sample_of_the_batch_is_judged_and_garbage_is_no_verdict(tmp_path, make_collector, chat, answer):
+    engine = judging(chat, answer)
     metrics, episodes = judged(tmp_path, make_collector, engine, OutcomeJudge(PROMPT, episodes=3))
     asked = [request for request in engine.requests if request.conversation.startswith("judge/")]
     assert (len(asked), len(episodes)) == (3, 8)
-    assert {name for name in metrics if name.startswith("judge/")} == {"judge/answered"}
-    assert metrics["judge/answered"] == 0
-
-
-def test_an_answer_that_the_engine_does_not_give_is_no_verdict_and_ends_nothing(tmp_path, make_collector, chat):
-    def broken(request):
-        raise EngineError("out of memory")
-
-    metrics, _ = judged(tmp_path, make_collector, judging(chat, broken), OutcomeJudge(PROMPT))
-    assert metrics["judge/answered"] == 0
+    assert {name: value for name, value in metrics.items() if name.startswith("judge/")} == {"judge/answered": 0}
 
 
 @pytest.mark.parametrize(

@@ -73,20 +73,14 @@ def test_groups_are_counted_by_what_they_teach() -> None:
     assert metrics["group/reward_std"] == (0 + 0 + 0.5 + 0.5) / 4
 
 
-def test_the_format_reward_counts_with_its_weight() -> None:
+def test_the_reward_of_a_group_is_the_one_that_its_method_learns_from() -> None:
     metrics = measured([make_group(FAILURE, NONSENSE)], method=GRPO(format_weight=0.5))
     assert metrics["group/reward_std"] == 0.25  # of (0, -0.5)
-
-
-def test_the_reward_of_a_group_is_the_one_that_its_method_learns_from() -> None:
     short = make_trajectory([Wait()], outcome=Outcome.TERMINATED)
     metrics = measured([make_group(short, SUCCESS)], method=ShortestPath(shortening=0.5))
     assert metrics["group/degenerate"] == 0  # its advantages are 1 and -1
     assert metrics["group/reward_std"] == 0.125  # of (1, 1 - 0.5 · (2 - 1) / 2)
     assert metrics["rollout/task_reward"] == 1
-
-
-def test_a_partial_reward_is_a_success_only_above_the_threshold() -> None:
     partial = make_group(make_trajectory([Wait()], task_reward=0.6))
     assert measured([partial])["rollout/success_rate"] == 1
     assert measured([partial], success_threshold=0.9)["rollout/success_rate"] == 0
@@ -97,8 +91,9 @@ def test_a_fit_logs_one_line_an_iteration_with_the_collectors_own_numbers(tmp_pa
     logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
     module = IdleModule()
     module.at_step = lambda: module.optimizers().step()
-    callbacks = [IterationAxis(), RolloutMetrics()]
+    callbacks = [IterationAxis(), RolloutMetrics(), TrajectoryLog()]
     fit(tmp_path, make_collector(start=False), callbacks, loggers=[logger], iterations=3, module=module)
+    assert not list(tmp_path.glob("events*"))  # no text is written without TensorBoard
     lines = [json.loads(line) for line in logger.path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     for line in lines:
@@ -115,42 +110,21 @@ REPLAYED = make_trajectory([Click(3, 4)], id="1/0/0")
 
 
 def test_a_success_a_failure_and_a_replayed_trajectory_are_chosen() -> None:
-    groups = [make_group(LOST, REPLAYED, injected=(1,)), make_group(SHOWN, LOST)]
-    assert list(choose(groups, success_threshold=0.5).items()) == [
-        ("success", SHOWN),
-        ("failure", LOST),
-        ("replayed", REPLAYED),
-    ]
+    replayed, collected = make_group(LOST, REPLAYED, injected=(1,)), make_group(SHOWN, LOST)
+    chosen = choose([replayed, collected], success_threshold=0.5)
+    assert list(chosen.items()) == [("success", SHOWN), ("failure", LOST), ("replayed", REPLAYED)]
+    assert list(choose([replayed], success_threshold=0.5)) == ["failure", "replayed"]  # it is none of the policy's
 
 
-def test_a_replayed_success_is_not_shown_as_a_success_of_the_policy() -> None:
-    groups = [make_group(LOST, REPLAYED, injected=(1,))]
-    assert list(choose(groups, success_threshold=0.5)) == ["failure", "replayed"]
-
-
-def test_the_text_of_an_episode_tells_what_was_asked_done_and_reached() -> None:
-    episode = make_trajectory([Click(1, 2), "no_action"], task_reward=0.5)
-    responses = ("Thought: look\nAction: click(1, 2)", "I would rather not.")
+def test_the_text_of_an_episode_tells_what_was_asked_done_and_reached_whatever_a_model_said() -> None:
+    episode = make_trajectory([Click(1, 2), "no_action", TypeText("`*_<script>\n")], task_reward=0.5)
+    responses = ("Thought: look\nAction: click(1, 2)", "I would rather not.", "")
     steps = tuple(replace(step, response=said) for step, said in zip(episode.steps, responses, strict=True))
-    text = as_markdown(replace(episode, steps=steps), replayed=True)
-    for part in (
-        "Press OK.",
-        "click(start_box='(1,2)')",
-        "Thought: look",
-        "parse error: **no_action**",
-        "I would rather not.",
-        "task reward 0.5",
-        "policy version 4",
-        "replay buffer",
-    ):
-        assert part in text
-
-
-def test_the_text_of_an_episode_can_be_written_whatever_a_model_said() -> None:
-    odd = make_trajectory([TypeText("`*_<script>\n")])
-    text = as_markdown(replace(odd, instruction="half \ud83d a pair"))
-    assert "half ? a pair" in text
+    text = as_markdown(replace(episode, steps=steps, instruction="Press OK. half \ud83d a pair"), replayed=True)
     text.encode()
+    shown = ("Press OK. half ? a pair", "click(start_box='(1,2)')", "Thought: look", "parse error: **no_action**")
+    for part in (*shown, "I would rather not.", "task reward 0.5", "policy version 4", "replay buffer"):
+        assert part in text
 
 
 def test_a_fit_writes_texts_and_histograms(tmp_path: Path, make_collector) -> None:
@@ -167,11 +141,6 @@ def test_a_fit_writes_texts_and_histograms(tmp_path: Path, make_collector) -> No
     histogram = events.Histograms("train/advantage")[-1]
     assert histogram.step == 4
     assert histogram.histogram_value.num == events.Histograms("train/length")[-1].histogram_value.num
-
-
-def test_without_tensorboard_nothing_is_written(tmp_path: Path, make_collector) -> None:
-    fit(tmp_path, make_collector(start=False), [TrajectoryLog()], iterations=1)
-    assert not list(tmp_path.glob("events*"))
 
 
 def test_the_lag_is_that_of_what_was_sampled_for_the_batch() -> None:
@@ -230,10 +199,6 @@ def test_the_policy_is_asked_again_after_the_first_update_and_every_few(tmp_path
 # --- the run ------------------------------------------------------------------------------------------
 
 
-def starts(directory: Path) -> list[dict]:
-    return json.loads((directory / "run.json").read_text())["starts"]
-
-
 def test_every_start_of_a_run_tells_code_packages_machine_and_command_and_how_it_ended(
     tmp_path: Path, make_collector
 ) -> None:
@@ -243,19 +208,16 @@ def test_every_start_of_a_run_tells_code_packages_machine_and_command_and_how_it
     with pytest.raises(RuntimeError, match="boom"):
         fit(tmp_path, make_collector(), [RunRecord(tmp_path)], module=IdleModule(at_step=fail))
     fit(tmp_path, make_collector(directory="second"), [RunRecord(tmp_path)])
-    first, entry = starts(tmp_path)
-    assert [first["status"], entry["status"]] == ["RuntimeError: boom", "finished"]
+    stopped = IdleModule()
+    stopped.at_step = lambda: setattr(stopped.trainer, "should_stop", True)
+    fit(tmp_path, make_collector(directory="third"), [RunRecord(tmp_path)], module=stopped, iterations=5)
+    starts = json.loads((tmp_path / "run.json").read_text())["starts"]
+    assert [start["status"] for start in starts] == ["RuntimeError: boom", "finished", "stopped after iteration 1"]
+    entry = starts[1]
     assert entry["packages"]["lightning"].startswith("2.")
     assert entry["machine"]["cores"] >= 1
     assert entry["command"]
     assert entry["environment"]["OMP_NUM_THREADS"] == os.environ["OMP_NUM_THREADS"]
-
-
-def test_a_run_that_was_asked_to_stop_says_where(tmp_path: Path, make_collector) -> None:
-    module = IdleModule()
-    module.at_step = lambda: setattr(module.trainer, "should_stop", True)
-    fit(tmp_path, make_collector(), [RunRecord(tmp_path)], module=module, iterations=5)
-    assert starts(tmp_path)[0]["status"] == "stopped after iteration 1"
 
 
 def test_the_state_of_a_checkout_is_its_commit_and_whether_files_differ(tmp_path: Path, monkeypatch) -> None:

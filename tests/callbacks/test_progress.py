@@ -174,20 +174,14 @@ def progress() -> Progress:
     return progress
 
 
-def test_while_episodes_run_the_line_counts_them(progress) -> None:
+def test_the_line_counts_episodes_while_they_run_and_that_of_a_log_is_complete(progress) -> None:
     parts = progress.line(ROLLING).parts
     # success 4 of 16, mean of 0.25 and 0.75, 49 iterations of 10 s are left, less what has passed, 40 steps in 8 s
     assert parts[:4] == ["iteration 12/60", "rollout 16/64", "success 25 %", "last 2: 50 %"]
     assert re.fullmatch(r"8:(09|10) to go", parts[4])
     assert parts[5:] == ["replay 14, 3 injected", "5.0 steps/s"]
-
-
-def test_an_update_is_not_hidden_by_episodes_of_a_later_iteration(progress) -> None:
     progress.phase = "update and weight sync"
-    assert "update and weight sync" in progress.line(ROLLING).parts
-
-
-def test_the_line_of_an_iteration_in_a_log_is_complete(progress) -> None:
+    assert "update and weight sync" in progress.line(ROLLING).parts  # though episodes of a later iteration run
     progress.phase = "closing"
     assert progress.iteration_line(9.5) == (
         "iteration 12/60 · success 75 %, last 2: 50 % · replay 14, 3 injected · 9.5 s · 8:00 to go"
@@ -311,36 +305,24 @@ def test_a_run_that_goes_on_counts_the_success_of_its_checkpoint_and_its_own_tim
     assert "update 25 %" in rows["wall time since iteration 4"]
 
 
-def test_one_iteration_has_no_rise(tmp_path: Path) -> None:
-    assert "success, rollouts" not in card(tmp_path, {"rollout/success_rate": 0.5})
-
-
-def test_the_card_counts_the_start_and_the_evaluations(tmp_path: Path) -> None:
-    rows = card(tmp_path, {"time/update": 40.0, "time/sync": 10.0}, start_s=30.0, evaluation_s=15.0, wall_s=100.0)
+def test_the_card_counts_the_start_and_the_evaluations_and_one_iteration_has_no_rise(tmp_path: Path) -> None:
+    line = {"rollout/success_rate": 0.5, "time/update": 40.0, "time/sync": 10.0}
+    rows = card(tmp_path, line, start_s=30.0, evaluation_s=15.0, wall_s=100.0)
     assert rows["wall time"] == (
         "1:40, of which start 30 %, environment 0 %, generation 0 %, update 40 %, sync 10 %, evaluation 15 %, rest 5 %"
     )
+    assert "success, rollouts" not in rows
 
 
-def test_a_run_says_where_to_look(tmp_path: Path) -> None:
-    run = tmp_path / "my runs" / "seed=0"
+def test_a_run_says_where_to_look_how_to_follow_it_and_how_to_compare_it(tmp_path: Path) -> None:
+    run, other = tmp_path / "my runs" / "seed=0", tmp_path / "study" / "seed=0"
     (run / "trajectories").mkdir(parents=True)
     (run / "metrics.jsonl").touch()
-    assert places(run) == [
-        ("results", str(run)),
-        ("curves", f"tensorboard --logdir '{run}'"),
-        ("episodes", f"python -m arpo view '{run}'"),
-    ]
+    results, curves = ("results", str(run)), ("curves", f"tensorboard --logdir '{run}'")
+    assert places(run) == [results, curves, ("episodes", f"python -m arpo view '{run}'")]
     assert list(card(run).items())[-3:] == places(run)
-
-
-def test_a_run_that_begins_says_how_its_episodes_are_followed(tmp_path: Path) -> None:
-    run = tmp_path / "study" / "seed=0"
-    assert places(run, begins=True)[-1] == ("episodes", f"python -m arpo view {run} --serve")
-
-
-def test_a_run_with_others_beside_it_says_how_to_compare_them(tmp_path: Path) -> None:
-    for name in ("seed=0", "seed=1"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "metrics.jsonl").touch()
-    assert places(tmp_path / "seed=0")[-1] == ("beside other runs", f"python -m arpo compare '{tmp_path}/*'")
+    assert places(other, begins=True)[-1] == ("episodes", f"python -m arpo view {other} --serve")
+    for beside in (other, other.with_name("seed=1")):
+        beside.mkdir(parents=True)
+        (beside / "metrics.jsonl").touch()
+    assert places(other)[-1] == ("beside other runs", f"python -m arpo compare '{other.parent}/*'")

@@ -104,24 +104,17 @@ def test_a_success_is_remembered_and_joins_a_later_group_that_failed(start, see)
     assert (kept.id, kept.screenshots) == ("0/0/0", {})
 
 
-def test_a_success_of_the_same_batch_comes_too_late_to_be_replayed(start, see):
+def test_a_success_of_the_same_batch_or_of_one_that_the_update_leaves_out_is_remembered_and_not_replayed(start, see):
+    """The group of the second was dropped as too small or stale, and it solved the task all the same."""
     callback = start()
     first = batch(0, group(0, 0.0, 0.0), group(0, 1.0, 0.0, number=1))
+    first.leftovers.append(group(0, 1.0, number=2))
     see(callback, first)
     assert [each.injected for each in first.groups] == [(), ()]
-    assert len(callback.buffer) == 1
+    assert [trajectory.id for trajectory in callback.buffer.entries(TASK.id)] == ["0/1/0", "0/2/0"]
 
 
-def test_a_success_that_the_update_leaves_out_is_remembered(start, see):
-    """Its group was dropped as too small or stale, and it solved the task all the same."""
-    callback = start()
-    given = batch(0, group(0, 0.0, 0.0))
-    given.leftovers.append(group(0, 1.0, number=1))
-    see(callback, given)
-    assert [trajectory.id for trajectory in callback.buffer.entries(TASK.id)] == ["0/1/0"]
-
-
-def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see):
+def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see, trainer):
     callback = start(seed=3)
     see(callback, batch(0, group(0, 1.0, 1.0, 0.0, 1.0)))
     file = io.BytesIO()
@@ -134,13 +127,8 @@ def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see):
         see(callback, ours)
         see(resumed, theirs)
         assert ours.groups == theirs.groups
-
-
-def test_a_checkpoint_whose_trajectories_are_gone_is_refused(start, see, trainer):
-    callback = start()
-    see(callback, batch(0, group(0, 1.0)))
     trainer.datamodule.runtime.store.truncate(0, -1)
-    with pytest.raises(ArpoError, match="0/0/0 is not in"):
+    with pytest.raises(ArpoError, match=r"0/0/\d is not in"):
         start(callback.state_dict())
 
 

@@ -17,7 +17,7 @@ from arpo.agent.grammar import GRAMMARS
 from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError
-from arpo.rollout.curation.retokenize import longest_context, retokenize
+from arpo.rollout.curation.experience import longest_context, retokenize
 from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.envs.osworld.guest import FakeEngine, running_guest
-from tests.envs.osworld.web import running_web
+from tests.envs.osworld.guest import FakeEngine, running_guest, running_web
 
 
 @pytest.fixture

@@ -106,19 +106,16 @@ class Bounded(Square):
         return super().step(action)
 
 
-def test_an_environment_that_keeps_the_contract_passes():
-    check_env(Bounded(), TASK)
-
-
-def test_an_environment_may_have_no_script_for_a_task():
-    check_env(type("Scriptless", (Square,), {"solve": without_script})(), TASK)
+@pytest.mark.parametrize(
+    ("changes", "deterministic"),
+    [({}, True), ({"solve": without_script}, True), ({"reset": restless}, False)],
+    ids=["all of it", "no script for the task", "a first screen that may change"],
+)
+def test_an_environment_that_keeps_the_contract_passes(changes, deterministic):
+    check_env(type("Sound", (Bounded,), changes)(), TASK, deterministic=deterministic)
 
 
 def test_check_episode_leaves_the_environment_open():
     env = Square()
     check_episode(env, TASK)
     assert not env.closed
-
-
-def test_a_first_screen_that_changes_is_allowed_where_the_caller_says_so():
-    check_env(type("Restless", (Square,), {"reset": restless})(), TASK, deterministic=False)

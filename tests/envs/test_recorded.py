@@ -50,58 +50,38 @@ def test_the_contract_of_a_desktop_holds(task):
     check_env(RecordedDesktop(StepScore()), task)
 
 
-@pytest.mark.parametrize("patches", [0, 2])
-def test_a_policy_that_repeats_the_expert_scores_all(task, patches):
+@pytest.mark.parametrize(
+    ("patches", "actions", "screens", "wrong", "worth"),
+    [
+        (0, EXPERT, [1, 2, 3], [], 1.0),
+        (2, EXPERT, [1, 2, 3], [], 1.0),
+        (1, (Click(1, 1), *EXPERT[1:]), [1, 2, 3], [0], 1 / 3),  # two thirds of progress, and no success
+        (1, (Finished(), *EXPERT[1:]), [1, 2, 3], [0], 1 / 3),  # what would end the task is corrected too
+        (2, (*EXPERT[:2], Wait()), [1, 2, 3], [2], 1 / 3),
+        (1, (Wait(), Wait()), [1, 1], [0, 1], 0.0),
+        (0, (EXPERT[0], TypeText("other")), [1, 1], [1], 1 / 6),
+    ],
+)
+def test_wrong_actions_are_corrected_until_there_are_too_many_and_what_was_right_counts(
+    task, patches, actions, screens, wrong, worth
+):
     env = begun(task, patches=patches)
-    results = [env.step(action) for action in EXPERT]
-    assert [screen_of(result) for result in results] == [1, 2, 3]
-    assert [result.terminated for result in results] == [False, False, True]
-    assert [result.patch for result in results] == [None] * 3
-    assert [result.reward for result in results] == pytest.approx([1.0] * 3)
-    assert env.evaluate() == 1.0
-
-
-def test_a_wrong_action_is_corrected_and_the_recording_goes_on(task):
-    env = begun(task, patches=1)
-    wrong = env.step(Click(1, 1))
-    assert (screen_of(wrong), wrong.terminated, wrong.patch) == (1, False, Patch(EXPERT[0]))
-    assert wrong.reward == pytest.approx(0.55)
-    assert not env.step(EXPERT[1]).terminated
-    assert env.step(EXPERT[2]).terminated
-    assert env.evaluate() == pytest.approx(1 / 3)  # two thirds of progress, and no success
-
-
-def test_what_would_end_the_task_is_corrected_too(task):
-    early = begun(task).step(Finished())
-    assert (early.terminated, early.patch, early.reward) == (False, Patch(EXPERT[0]), pytest.approx(0.19))
-
-
-def test_beyond_the_corrections_an_episode_ends_where_it_went_wrong(task):
-    env = begun(task, patches=1)
-    env.step(Wait())
-    end = env.step(Wait())
-    assert (screen_of(end), end.terminated, end.patch) == (1, True, Patch(EXPERT[1]))
-    assert env.evaluate() == 0.0
+    results = [env.step(action) for action in actions]
+    assert [screen_of(result) for result in results] == screens
+    assert [result.terminated for result in results] == [False] * (len(actions) - 1) + [True]
+    assert [result.patch for result in results] == [
+        Patch(EXPERT[number]) if number in wrong else None for number in range(len(actions))
+    ]
+    assert env.evaluate() == pytest.approx(worth)
     with pytest.raises(EnvError, match="has terminated"):
         env.step(EXPERT[1])
     assert env.reset(task).screenshot == PICTURES[0]
-    assert env.step(Wait()).terminated is False  # they are counted anew
+    assert env.step(Wait()).terminated == (patches == 0)  # they are counted anew
 
 
-def test_without_corrections_the_first_wrong_action_is_the_end_and_what_was_right_counts(task):
-    env = begun(task, patches=0)
-    env.step(EXPERT[0])
-    assert env.step(TypeText("other")).terminated
-    assert env.evaluate() == pytest.approx(1 / 6)
-
-
-def test_the_last_action_may_be_wrong_too(task):
-    env = begun(task, patches=2)
-    env.step(EXPERT[0])
-    env.step(EXPERT[1])
-    end = env.step(Wait())
-    assert (screen_of(end), end.terminated, end.patch) == (3, True, Patch(EXPERT[2]))
-    assert env.evaluate() == pytest.approx(1 / 3)
+@pytest.mark.parametrize(("action", "reward"), [(EXPERT[0], 1.0), (Click(1, 1), 0.55), (Finished(), 0.19)])
+def test_a_step_is_worth_its_likeness_to_the_expert_s(task, action, reward):
+    assert begun(task).step(action).reward == pytest.approx(reward)
 
 
 def test_a_correction_has_the_recorded_thought_where_it_is_wanted(task):

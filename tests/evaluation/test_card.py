@@ -39,17 +39,20 @@ def run(tmp_path):
     return folder
 
 
-def test_a_card_names_base_tasks_command_and_commit(run):
+def test_a_card_names_base_tasks_command_and_commit_below_a_header_that_a_hub_reads(run):
     card = model_card(run, 50)
+    _, header, _ = card.split("---\n", 2)
+    assert yaml.safe_load(header)["pipeline_tag"] == "image-text-to-text"
     assert "# arpo_fake seed=2, iteration 50\n" in card
     assert "Base: `outputs/warmstart_fake/default/policy`, which the warm start `warmstart_fake` wrote." in card
     assert "Made by `python train.py experiment=smoke 'lists=[a, b]'` at commit `0123abc`." in card
     assert "```yaml\n_target_: arpo.envs.fake.fake_tasks\ncount: 4\n```" in card
-
-
-def test_the_header_is_yaml_that_a_hub_reads(run):
-    _, header, _ = model_card(run, 50).split("---\n", 2)
-    assert yaml.safe_load(header)["pipeline_tag"] == "image-text-to-text"
+    (run / "config.yaml").write_text(yaml.safe_dump({"model": {"policy": {"path": "DIR"}}}))
+    (run / "run.json").unlink()
+    bare = model_card(run, 3)  # what was not recorded is left open
+    assert "Base: `DIR`." in bare
+    assert "Made by" not in bare
+    assert "Not recorded." in bare
 
 
 def test_the_success_stands_with_its_interval_beside_that_before_training(run):
@@ -70,22 +73,9 @@ def test_an_evaluation_of_another_iteration_is_no_claim_about_this_policy(run):
         card = model_card(run, iteration)
         assert "This policy was not evaluated." in card
         assert "75.0 %" not in card
-
-
-def test_the_policy_before_training_is_not_compared_with_itself(run):
-    evaluation(run, 0, 2)
-    card = model_card(run, 0)
-    assert "| all | 8 | 25.0 % |" in card
-    assert "before training" not in card
-
-
-def test_what_was_not_recorded_is_left_open(run):
-    (run / "config.yaml").write_text(yaml.safe_dump({"model": {"policy": {"path": "DIR"}}}))
-    (run / "run.json").unlink()
-    card = model_card(run, 3)
-    assert "Base: `DIR`." in card
-    assert "Made by" not in card
-    assert "Not recorded." in card
+    first = model_card(run, 0)  # which is not compared with itself
+    assert "| all | 8 | 25.0 % |" in first
+    assert "before training" not in first
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ WHOLE = {
 }
 
 
-def test_what_a_run_says_is_read(tmp_path):
+def test_what_a_run_says_is_read_and_an_evaluation_of_no_iteration_is_named(tmp_path):
+    assert read_folder(tmp_path) == read_folder(tmp_path / "nowhere") == NOTHING
     write(tmp_path, WHOLE)
     assert read_folder(tmp_path) == RunFolder(
         config={"seed": 3},
@@ -36,16 +37,9 @@ def test_what_a_run_says_is_read(tmp_path):
         results={"all": RESULT},
         broken=(),
     )
-
-
-def test_a_folder_without_files_says_nothing(tmp_path):
-    assert read_folder(tmp_path) == read_folder(tmp_path / "nowhere") == NOTHING
-
-
-def test_an_evaluation_of_no_iteration_is_named(tmp_path):
     write(tmp_path, {"eval/iteration_ten.json": json.dumps({"held_out": RESULT})})
     found = read_folder(tmp_path)
-    assert (found.evaluations, found.broken) == ({}, ("eval/iteration_ten.json is of no iteration",))
+    assert (list(found.evaluations), found.broken) == ([10], ("eval/iteration_ten.json is of no iteration",))
 
 
 DEEP = "[" * 100_000
@@ -90,7 +84,6 @@ def test_a_broken_line_of_metrics_is_named_and_the_last_one_may_be_a_part(tmp_pa
 
 
 def test_a_number_that_no_float_can_hold_is_unknown(tmp_path):
-    write(
-        tmp_path, {"metrics.jsonl": f'{{"step": 1, "a": 1e999, "b": NaN, "c": -Infinity, "d": 1{"0" * 400}, "e": -2}}'}
-    )
+    line = f'{{"step": 1, "a": 1e999, "b": NaN, "c": -Infinity, "d": 1{"0" * 400}, "e": -2}}'
+    write(tmp_path, {"metrics.jsonl": line})
     assert read_folder(tmp_path).metrics == ({"step": 1, "a": None, "b": None, "c": None, "d": None, "e": -2},)

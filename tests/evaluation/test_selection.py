@@ -9,14 +9,7 @@ from omegaconf import OmegaConf
 
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.errors import ConfigError, EnvError
-from arpo.evaluation.selection import (
-    Attempts,
-    SelectionRule,
-    Verdict,
-    chosen_config,
-    listed_only,
-    select_tasks,
-)
+from arpo.evaluation.selection import Attempts, SelectionRule, Verdict, chosen_config, listed_only, select_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.run.evaluate import select
 from arpo.types import Task
@@ -46,13 +39,10 @@ def test_a_task_is_kept_when_it_is_solved_sometimes_and_its_environment_holds(su
     assert rule.judge(Attempts(TASK, successes, episodes, lost)) is verdict
 
 
-def test_infeasible_tasks_are_dropped_or_judged_like_all_others():
+def test_infeasible_tasks_are_dropped_or_judged_like_all_others_and_exactly_so_many_successes_may_be_asked_for():
     solved = Attempts(IMPOSSIBLE, 3, 16, 0)
     assert SelectionRule(infeasible="drop").judge(solved) is Verdict.INFEASIBLE
     assert SelectionRule(infeasible="keep").judge(solved) is Verdict.KEPT
-
-
-def test_exactly_so_many_successes_may_be_asked_for():
     rule = SelectionRule(min_successes=2, max_successes=2)
     verdicts = [rule.judge(Attempts(TASK, successes, 4, 0)) for successes in (1, 2, 3)]
     assert verdicts == [Verdict.TOO_HARD, Verdict.KEPT, Verdict.TOO_EASY]
@@ -74,10 +64,6 @@ def test_exactly_so_many_successes_may_be_asked_for():
 def test_an_impossible_number_is_refused(target, arguments, message):
     with pytest.raises(ConfigError, match=message):
         target(**arguments)
-
-
-def test_greedy_is_allowed():
-    assert EvaluationSettings(temperature=0.0).temperature == 0
 
 
 class HalfBroken(FakeDesktop):
@@ -137,37 +123,28 @@ def test_what_cannot_be_chosen_is_refused_before_anything_runs(make_runtime):
         select_tasks(runtime, [TASK], SelectionRule(min_successes=5), HOW, name="train")
 
 
-def test_the_list_of_any_environment_is_cut_down_and_can_be_loaded():
+def test_the_list_of_any_environment_is_cut_down_and_can_be_loaded_and_one_by_domain_stays_one():
     group = {"train": {"_target_": "arpo.envs.fake.fake_tasks", "count": 4, "seed": "${seed}"}, "held_out": []}
     tasks = fake_tasks(4, seed=3)
     chosen = chosen_config(group, "train", [tasks[2], tasks[0]])
     assert chosen["held_out"] == []
-    loaded = instantiate(OmegaConf.create({"seed": 3, "tasks": chosen}).tasks.train)
-    assert loaded == [tasks[2], tasks[0]]
-
-
-def test_a_list_by_domain_stays_one():
+    assert instantiate(OmegaConf.create({"seed": 3, "tasks": chosen}).tasks.train) == [tasks[2], tasks[0]]
+    with pytest.raises(ConfigError, match="not in the list that they are chosen from: gone"):
+        listed_only([TASK], ["t", "gone"])
     loader = {"_target_": "osworld_tasks", "root": "${paths.osworld}", "ids": {"os": ["a", "b"], "vlc": ["c"]}}
     kept = [Task("b", "do", "os"), Task("c", "do", "vlc")]
     chosen = chosen_config({"train": loader}, "train", kept)
     assert chosen == {"train": {**loader, "ids": {"os": ["b"], "vlc": ["c"]}}}
 
 
-def test_a_list_that_has_lost_a_chosen_task_is_refused():
-    with pytest.raises(ConfigError, match="not in the list that they are chosen from: gone"):
-        listed_only([TASK], ["t", "gone"])
-
-
 def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_runtime, tmp_path, capsys):
+    train = {"_target_": "arpo.envs.fake.fake_tasks", "count": 2, "kinds": "${tasks.kinds}"}
     cfg = OmegaConf.create(
         {
             "evaluation": {"_target_": "arpo.evaluation.settings.EvaluationSettings", **asdict(HOW)},
             "checkpoint": "a/policy",
             "paths": {"run_dir": str(tmp_path)},
-            "tasks": {
-                "kinds": ["click", "sequence"],
-                "train": {"_target_": "arpo.envs.fake.fake_tasks", "count": 2, "kinds": "${tasks.kinds}"},
-            },
+            "tasks": {"kinds": ["click", "sequence"], "train": train},
             "selection": {"_target_": "arpo.evaluation.selection.SelectionRule", "min_successes": 1},
         }
     )
@@ -176,8 +153,6 @@ def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_runtime
     text = (tmp_path / "selected.yaml").read_text()
     assert text.startswith("# Tasks chosen by 4 attempts of a/policy at each")
     assert instantiate(OmegaConf.create({"tasks": OmegaConf.create(text)}).tasks.train) == [tasks[0]]
-    assert [row["verdict"] for row in json.loads((tmp_path / "selection.json").read_text())["train"]] == [
-        "kept",
-        "too hard",  # the clicker never does the second click
-    ]
+    judged = json.loads((tmp_path / "selection.json").read_text())["train"]
+    assert [row["verdict"] for row in judged] == ["kept", "too hard"]  # the clicker never does the second click
     assert "1 of 2 tasks are kept" in capsys.readouterr().out

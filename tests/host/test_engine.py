@@ -64,15 +64,12 @@ def use(monkeypatch):
     return lambda engine: monkeypatch.setattr(docker, "from_env", lambda timeout: engine)
 
 
-def test_one_that_cannot_be_removed_does_not_keep_the_others(use, caplog):
+def test_one_that_cannot_be_removed_does_not_keep_the_others_nor_the_end_of_a_session(use, caplog):
     engine = Engine("a", "b", "c", stuck=["b"])
     with caplog.at_level(logging.WARNING):
         assert reap(engine) == 2
     assert list(engine.there) == ["b"]
     assert "device or resource busy" in caplog.text
-
-
-def test_a_session_ends_with_one_that_cannot_be_removed(use):
     engine = Engine("a", "b", "c", stuck=["a"])
     use(engine)
     assert remove_session("label") == 2
@@ -135,12 +132,9 @@ def own_engine(tmp_path, monkeypatch):
         server.shutdown()
 
 
-def test_without_an_engine_at_the_usual_place_ours_is_used(own_engine):
+def test_without_an_engine_at_the_usual_place_ours_is_used_unless_another_is_named(own_engine, monkeypatch):
     with containers.connect(3.0).api as engine:
         assert engine.version()["Version"] == "ours"
-
-
-def test_the_engine_that_somebody_names_wins(own_engine, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(EnvError, match="no Docker engine answers; `make desktop` starts one"):
         containers.connect(3.0)

@@ -3,7 +3,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
@@ -12,8 +11,8 @@ from arpo.errors import ConfigError
 from arpo.host.environment import check_cluster, cluster_address, recorded, spare_loopback
 from tests.envs.osworld.guest import running_guest
 from tests.run.chinese import PREFIX
+from tests.run.forks import ROOT
 
-ROOT = Path(__file__).parents[2]
 LATIN = "en_US.ISO-8859-1"
 
 
@@ -73,36 +72,30 @@ def test_a_cluster_that_is_not_there_is_named_by_its_variable(monkeypatch, addre
     assert "`unset RAY_ADDRESS`" in str(raised.value)
 
 
-def test_a_cluster_that_listens_is_let_through(monkeypatch):
+def test_a_cluster_that_listens_is_let_through_and_a_ray_of_our_own_is_none(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
         check_cluster()
-
-
-@pytest.mark.parametrize(("value", "address"), [("", ""), (" ", ""), ("local", ""), ("auto", "auto")])
-def test_a_ray_of_our_own_is_no_cluster(monkeypatch, value, address):
-    monkeypatch.setenv("RAY_ADDRESS", value)
-    assert cluster_address() == address
-    check_cluster()
+    for value, address in (("", ""), (" ", ""), ("local", ""), ("auto", "auto")):
+        monkeypatch.setenv("RAY_ADDRESS", value)
+        assert cluster_address() == address
+        check_cluster()
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("", "127.0.0.1,localhost,::1"), ("a.org,localhost", "a.org,localhost,127.0.0.1,::1"), ("*", "*")],
+    ("lower", "upper", "after"),
+    [
+        ("", "", "127.0.0.1,localhost,::1"),
+        ("*", "*", "*"),
+        ("a.org, localhost", "b.org,a.org", "a.org,localhost,b.org,127.0.0.1,::1"),
+    ],
 )
-def test_loopback_is_added_to_what_is_reached_without_a_proxy(monkeypatch, before, after):
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.setenv(name, before)
+def test_loopback_is_added_to_what_either_variable_lets_be_reached_without_a_proxy(monkeypatch, lower, upper, after):
+    monkeypatch.setenv("no_proxy", lower)
+    monkeypatch.setenv("NO_PROXY", upper)
     spare_loopback()
     spare_loopback()
     assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == (after, after)
-
-
-def test_hosts_that_only_one_of_the_two_variables_names_stay_exempt(monkeypatch):
-    monkeypatch.setenv("no_proxy", "a.org, localhost")
-    monkeypatch.setenv("NO_PROXY", "b.org,a.org")
-    spare_loopback()
-    assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == "a.org,localhost,b.org,127.0.0.1,::1"
 
 
 def test_a_dead_proxy_keeps_nobody_from_this_machine(monkeypatch):
@@ -202,7 +195,6 @@ def test_output_that_cannot_be_shown_is_escaped(tmp_path):
     assert done.stdout == b"\\u70b9\n"
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_run_on_such_a_host_keeps_what_it_was_told(latin, tmp_path):

@@ -28,13 +28,25 @@ def fill(path: Path, error: BaseException) -> None:
 def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path):
     path = tmp_path / "numbers"
     path.write_text("old")
+    (tmp_path / "numbers.partial").write_text("torn")  # by a writer that was killed
     with atomically(path) as partial:
+        assert not partial.exists()
         partial.write_text("half")
         assert path.read_text() == "old"
         assert partial.parent == tmp_path
         partial.write_text("new")
     assert path.read_text() == "new"
     assert names(tmp_path) == ["numbers"]
+
+
+def test_the_directory_of_the_file_is_made_and_a_partial_one_can_lie_in_another(tmp_path):
+    write_atomically(tmp_path / "a" / "b" / "text", "x")
+    assert (tmp_path / "a" / "b" / "text").read_text() == "x"
+    with atomically(tmp_path / "screen", scratch=tmp_path / "a") as partial:
+        partial.write_bytes(b"x")
+        assert names(tmp_path) == ["a"]
+    assert names(tmp_path / "a") == ["b"]
+    assert (tmp_path / "screen").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")], ids=["Ctrl-C", "disk full"])
@@ -46,11 +58,6 @@ def test_when_writing_fails_the_old_file_stays_and_nothing_lies_beside_it(tmp_pa
     assert names(tmp_path) == ["policy"]
 
 
-def test_the_directory_of_the_file_is_made(tmp_path):
-    write_atomically(tmp_path / "a" / "b" / "text", "x")
-    assert (tmp_path / "a" / "b" / "text").read_text() == "x"
-
-
 @pytest.mark.parametrize("name", ["policy", "policy.partial"], ids=["the old one", "what a killed writer left"])
 def test_a_directory_takes_the_place_of_a_directory_and_nothing_is_mixed_into_it(tmp_path, name):
     (tmp_path / name).mkdir()
@@ -60,24 +67,6 @@ def test_a_directory_takes_the_place_of_a_directory_and_nothing_is_mixed_into_it
         (partial / "new").write_text("new")
     assert names(tmp_path) == ["policy"]
     assert names(tmp_path / "policy") == ["new"]
-
-
-def test_a_file_that_a_killed_writer_left_is_not_mixed_into_the_next_one(tmp_path):
-    (tmp_path / "policy.partial").write_text("torn")
-    with atomically(tmp_path / "policy") as partial:
-        assert not partial.exists()
-        partial.write_text("new")
-    assert names(tmp_path) == ["policy"]
-
-
-def test_a_partial_file_can_lie_in_a_directory_of_its_own(tmp_path):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    with atomically(tmp_path / "screen", scratch=scratch) as partial:
-        partial.write_bytes(b"x")
-        assert names(tmp_path) == ["scratch"]
-    assert names(scratch) == []
-    assert (tmp_path / "screen").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -117,31 +106,22 @@ def owner(tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_lock_is_held_until_it_is_released(owner, tmp_path):
+@pytest.mark.parametrize("end", ["released", "killed"])
+def test_a_lock_is_held_until_it_is_released_or_its_owner_dies_though_a_forked_child_lives(owner, tmp_path, end):
     assert take_lock(tmp_path / "lock") is None
-    owner.stdin.write("release\n")
-    owner.stdin.flush()
-    owner.stdout.readline()
+    descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    assert str(tmp_path / "lock") not in map(os.readlink, descriptors)  # a refused lock leaves no open file
+    if end == "killed":
+        owner.kill()
+        owner.wait()
+    else:
+        owner.stdin.write("release\n")
+        owner.stdin.flush()
+        owner.stdout.readline()
     assert take_lock(tmp_path / "lock") is not None
-
-
-def test_a_lock_dies_with_its_owner_though_a_forked_child_lives(owner, tmp_path):
-    assert take_lock(tmp_path / "lock") is None
-    owner.kill()
-    owner.wait()
-    assert take_lock(tmp_path / "lock") is not None
-
-
-def test_a_refused_lock_leaves_no_open_file(owner, tmp_path):
-    take_lock(tmp_path / "lock")
-    assert str(tmp_path / "lock") not in open_files()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
 def test_a_lock_may_be_private_or_seen_by_all(tmp_path, mode):
     take_lock(tmp_path / "lock", mode=mode)
     assert (tmp_path / "lock").stat().st_mode & 0o777 == mode
-
-
-def open_files() -> list[str]:
-    return [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()]

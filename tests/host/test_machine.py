@@ -22,20 +22,11 @@ def kvm(tmp_path):
     return ask
 
 
-def test_without_the_device_one_is_told_where_it_comes_from(tmp_path):
-    assert f"there is no {tmp_path / 'kvm'}: enable virtualisation" in kvm_trouble(tmp_path / "kvm")
-
-
-def test_a_processor_without_virtualisation_boots_no_system(kvm):
+def test_a_machine_without_the_device_or_virtualisation_or_whose_kernel_refuses_is_named(kvm, tmp_path, monkeypatch):
+    assert f"there is no {tmp_path / 'none'}: enable virtualisation" in kvm_trouble(tmp_path / "none")
     assert "the processor shows neither vmx nor svm" in kvm("vme")
-
-
-@pytest.mark.parametrize("flag", ["vmx", "svm"])
-def test_a_device_that_makes_no_machine_is_none(kvm, flag):
-    assert "but the kernel refuses a virtual machine: " in kvm(flag)  # an empty file knows no request
-
-
-def test_a_device_that_makes_a_machine_is_no_trouble(kvm, monkeypatch):
+    for flag in ("vmx", "svm"):
+        assert "but the kernel refuses a virtual machine: " in kvm(flag)  # an empty file knows no request
     monkeypatch.setattr("fcntl.ioctl", lambda device, request, argument: os.open(os.devnull, os.O_RDONLY))
     assert kvm("vmx") == ""
 

@@ -50,7 +50,7 @@ def test_users_who_come_at_the_same_moment_share_one_thread_of_ray(monkeypatch: 
     assert len(threads) == 1
 
 
-def test_whoever_must_not_start_beside_ray_waits_for_it_where_it_starts():
+def test_whoever_must_not_start_beside_ray_waits_for_it_where_it_starts_and_not_for_a_start_that_failed():
     runtime = RayRuntime()
     runtime.wait_for_start()  # nobody has asked for Ray: nothing to wait for
     begun, go = threading.Event(), threading.Event()
@@ -58,26 +58,16 @@ def test_whoever_must_not_start_beside_ray_waits_for_it_where_it_starts():
     def start() -> None:
         begun.set()
         go.wait()
+        raise ConfigError("no Ray here")
 
-    runtime.submit(start)
+    failed = runtime.submit(start)
     begun.wait()
     waiting = threading.Thread(target=runtime.wait_for_start, daemon=True)
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()
     go.set()
-    waiting.join(5)
-    assert not waiting.is_alive()
-
-
-def test_a_start_that_failed_holds_nobody_up():
-    runtime = RayRuntime()
-
-    def fail() -> None:
-        raise ConfigError("no Ray here")
-
-    failed = runtime.submit(fail)
-    runtime.wait_for_start()
+    assert ended(waiting)
     with pytest.raises(ConfigError, match="no Ray here"):
         failed.result()
 
@@ -119,10 +109,13 @@ def ended(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-def test_a_ray_that_did_not_start_is_tried_once_more_and_what_it_left_is_ended(ray, caplog):
-    ray.fails = 1
+def test_a_ray_that_did_not_start_is_tried_once_more_and_what_it_left_is_ended(ray, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("arpo.host.ray.log_every", partial(log_every, every_s=0.05))
+    ray.fails, ray.start_s = 1, 0.3
     runtime = RayRuntime()
     runtime.acquire().result()
+    assert "starting Ray: 0 s so far" in caplog.messages  # it was slow
     first, second = ray.starters
     assert ended(first)  # with the thread, the kernel ends the processes that it started
     assert second.is_alive()
@@ -139,40 +132,34 @@ def test_a_ray_that_does_not_start_at_all_is_an_error_that_names_the_load(ray, m
     assert all(ended(starter) for starter in ray.starters)
 
 
-def test_a_slow_start_of_ray_says_so(ray, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr("arpo.host.ray.log_every", partial(log_every, every_s=0.05))
-    ray.start_s = 0.3
-    RayRuntime().acquire().result()
-    assert "starting Ray: 0 s so far" in caplog.messages
-
-
-def test_a_cluster_that_does_not_answer_is_not_asked_twice(ray):
-    ray.fails = 9
-    os.environ["RAY_ADDRESS"] = "somewhere:6379"
+def test_a_cluster_that_does_not_answer_is_not_asked_twice_and_a_server_that_is_none_is_named(ray, monkeypatch):
+    """Something listens there, so that the check before the start finds nothing wrong."""
+    os.environ["RAY_ADDRESS"] = "somewhere:22"
+    ray.fails = 1
     with pytest.raises(EnvError, match="starting Ray"):
         RayRuntime().acquire().result()
     assert len(ray.starters) == 1
-
-
-def test_a_server_that_is_no_cluster_is_named_by_the_variable(ray, monkeypatch):
-    """Something listens there, so that the check before the start finds nothing wrong."""
     ray.start_s = 60.0
     monkeypatch.setattr("arpo.host.ray.JOIN_S", 0.05)
-    os.environ["RAY_ADDRESS"] = "somewhere:22"
     with pytest.raises(EnvError, match=r"RAY_ADDRESS=somewhere:22: .*no answer within 0\.05 s"):
         RayRuntime().acquire().result()
 
 
-def test_ray_ends_with_its_last_user_and_starts_again_for_the_next(ray):
+def test_ray_ends_with_its_last_user_and_starts_again_for_the_next_unless_it_is_that_of_a_cluster(ray):
     runtime = RayRuntime()
     for stops in (0, 1):
         for _ in range(2):
             runtime.acquire().result()
+        assert ray.blocked == {signal.SIGHUP}  # of the thread whose children Ray's processes are
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
         runtime.release().result()
         assert (ray.runs, ray.stops) == (True, stops)
         runtime.release().result()
         assert (ray.runs, ray.stops) == (False, stops + 1)
+    os.environ["RAY_ADDRESS"] = "somewhere:6379"
+    runtime.acquire().result()
+    runtime.release().result()
+    assert ray.runs
 
 
 JOBS = """
@@ -202,22 +189,6 @@ def test_ray_starts_again_for_the_next_job_of_a_multirun_which_has_none_of_the_v
     assert done.returncode == 0, done.stderr
 
 
-def test_a_lost_terminal_ends_no_process_of_ray_and_is_heard_by_ours(ray):
-    runtime = RayRuntime()
-    runtime.acquire().result()
-    assert ray.blocked == {signal.SIGHUP}  # of the thread whose children they are
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    runtime.release().result()
-
-
-def test_the_ray_of_a_cluster_lives_on(ray):
-    os.environ["RAY_ADDRESS"] = "somewhere:6379"
-    runtime = RayRuntime()
-    runtime.acquire().result()
-    runtime.release().result()
-    assert ray.runs
-
-
 def test_the_files_of_ray_lie_in_the_session_whose_name_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch):
     for directory, expected in ((None, None), (Path("/tmp/s"), "/tmp/s/ray")):
         monkeypatch.setattr("arpo.host.ray.session_directory", lambda directory=directory: directory)
@@ -227,62 +198,48 @@ def test_the_files_of_ray_lie_in_the_session_whose_name_is_short_enough_for_sock
         ray_directory()
 
 
-@pytest.mark.parametrize(
-    "variable",
-    [
-        *("VLLM_USE_V2_MODEL_RUNNER", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "NCCL_P2P_DISABLE", "TRITON_F32_DEFAULT"),
-        LABEL_VARIABLE,
-    ],
-)
-def test_a_worker_computes_and_is_labelled_as_this_process_says(monkeypatch: pytest.MonkeyPatch, variable: str):
-    monkeypatch.setenv(variable, "0")
-    assert worker_environment()[variable] == "0"
-    monkeypatch.delenv(variable)
-    assert variable not in worker_environment()
+PASSED_ON = f"""
+    VLLM_USE_V2_MODEL_RUNNER VLLM_MAX_BAD_WORDS_TOTAL_TOKENS NCCL_P2P_DISABLE TRITON_F32_DEFAULT {LABEL_VARIABLE}
+"""
+LEFT_HERE = """
+    VLLM_HOST_IP VLLM_PORT VLLM_DP_RANK VLLM_DP_RANK_LOCAL NCCL_SOCKET_IFNAME NCCL_IB_HCA VLLM_API_KEY HF_TOKEN
+    CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES MASTER_ADDR LOCAL_RANK PYTORCH_CUDA_ALLOC_CONF TORCHELASTIC_RUN_ID
+    HTTPS_PROXY RAY_ADDRESS TMPDIR TORCHINDUCTOR_CACHE_DIR VLLM_CACHE_ROOT NCCL_TOPO_FILE
+"""
 
 
-@pytest.mark.parametrize(
-    "variable",
-    [
-        *("VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_RANK", "VLLM_DP_RANK_LOCAL", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"),
-        *("VLLM_API_KEY", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "MASTER_ADDR", "LOCAL_RANK"),
-        *("PYTORCH_CUDA_ALLOC_CONF", "TORCHELASTIC_RUN_ID", "HTTPS_PROXY", "RAY_ADDRESS", "TMPDIR"),
-        *("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "NCCL_TOPO_FILE"),
-    ],
-)
-def test_what_is_right_on_one_node_alone_or_secret_does_not_leave_it(monkeypatch: pytest.MonkeyPatch, variable: str):
-    monkeypatch.setenv(variable, "0")
-    assert variable not in worker_environment()
+def test_a_worker_gets_what_says_how_to_compute_and_nothing_that_is_right_on_one_node_alone_or_secret(monkeypatch):
+    for variable in (PASSED_ON + LEFT_HERE).split():
+        monkeypatch.setenv(variable, "0")
+    given = worker_environment()
+    assert {variable for variable in (PASSED_ON + LEFT_HERE).split() if variable in given} == set(PASSED_ON.split())
+    assert {given[variable] for variable in PASSED_ON.split()} == {"0"}
+    for variable in PASSED_ON.split():
+        monkeypatch.delenv(variable)
+    assert not set(PASSED_ON.split()) & worker_environment().keys()
 
 
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no shared memory as a directory")
-def test_weights_of_half_the_free_shared_memory_have_room_in_the_store(monkeypatch: pytest.MonkeyPatch):
+def test_weights_of_half_the_free_shared_memory_and_of_half_the_memory_have_room_in_the_store(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     free = shutil.disk_usage(SHARED_MEMORY).free
     check_store(free // 4)
     with pytest.raises(ConfigError, match=r"/dev/shm has [\d.]+ GiB free, .* `docker run --shm-size=\d+g`"):
         check_store(free)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**50))
+    with pytest.raises(ConfigError, match=r"150\.00 GiB would go over the disk: .* half of the [\d.]+ GiB of memory"):
+        check_store(150 * 2**30)
 
 
-def test_the_shared_memory_that_weights_need_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_the_shared_memory_that_weights_need_is_named_unless_it_is_a_cluster_s_or_of_another_system(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", Path("/proc"))  # which has room for nothing
     with pytest.raises(ConfigError, match=r"0\.00 GiB free, and engines that read 15\.00 .* need 30\.00, .*=31g"):
         check_store(15 * 2**30)
     with pytest.raises(ConfigError, match=r"engines that read 15\.00 .* need 75\.00, .*=76g"):
         check_store(15 * 2**30, copies=4)
-
-
-@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no shared memory as a directory")
-def test_weights_beyond_half_of_the_memory_that_is_available_have_no_room(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**50))
-    with pytest.raises(ConfigError, match=r"150\.00 GiB would go over the disk: .* half of the [\d.]+ GiB of memory"):
-        check_store(150 * 2**30)
-
-
-@pytest.mark.parametrize(("address", "memory"), [("somewhere:6379", Path("/proc")), ("", Path("/nowhere"))])
-def test_the_stores_of_a_cluster_and_those_of_other_systems_are_not_judged(monkeypatch, address: str, memory: Path):
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", memory)
+    with monkeypatch.context() as cluster:
+        cluster.setenv("RAY_ADDRESS", "somewhere:6379")
+        check_store(15 * 2**30)
+    monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", Path("/nowhere"))
     check_store(15 * 2**30)

@@ -16,8 +16,7 @@ from arpo.host.files import take_lock
 from arpo.host.processes import session_directory
 from arpo.host.session import Session, reap
 from tests.host.watchdogs import detached, end_watchdogs, runs, wait_until, watchdogs
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.run.forks import ROOT
 
 OWNER = """
 import os, subprocess, sys, time
@@ -60,7 +59,7 @@ def start_owner(root):
 
     def start(end="time.sleep(60)", body=LABELLED_CHILD):
         code = OWNER.format(body=body, end=end)
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         owner = subprocess.Popen(
             [sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
         )
@@ -107,16 +106,21 @@ def test_the_default_directory_is_short_enough_for_the_sockets_of_ray(monkeypatc
         assert len(str(session.directory)) <= 38
 
 
-def test_close_ends_labelled_children_also_one_that_ignores_sigterm_and_nobody_else(root, bystander):
+def test_close_ends_labelled_children_and_theirs_also_one_that_ignores_sigterm_and_nobody_else(root, bystander):
     session = Session.start(root)
     child = subprocess.Popen(["sleep", "60"])
     stubborn = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
     stubborn.stdout.readline()
+    code = "import subprocess; print(subprocess.Popen(['env', '-i', 'sleep', '60']).pid, flush=True); input()"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    grandchild = int(parent.stdout.readline())  # without the label
     session.close()
     assert child.wait(timeout=5) == -signal.SIGTERM
     assert stubborn.wait(timeout=5) == -signal.SIGKILL
     assert runs(bystander.pid)
+    assert not runs(grandchild)
     stubborn.stdout.close()
+    parent.communicate()
 
 
 def test_close_finds_a_child_without_the_label_by_the_file_it_writes_and_spares_who_reads(root):
@@ -133,19 +137,14 @@ def test_close_finds_a_child_without_the_label_by_the_file_it_writes_and_spares_
     reader.wait()
 
 
-def test_close_finds_the_unlabelled_child_of_a_labelled_one(root):
-    session = Session.start(root)
-    code = "import subprocess; print(subprocess.Popen(['env', '-i', 'sleep', '60']).pid, flush=True); input()"
-    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    grandchild = int(parent.stdout.readline())
-    session.close()
-    parent.communicate()
-    assert not runs(grandchild)
-
-
-def test_only_one_session_can_be_open_in_a_process(session, root):
+def test_only_one_session_can_be_open_in_a_process_and_a_forked_child_does_not_close_it(session, root):
     with pytest.raises(ConfigError, match="already has an open session"):
         Session.start(root)
+    child = os.fork()
+    if child == 0:
+        session.close()
+        os._exit(0)
+    os.waitpid(child, 0)
     assert session.directory.exists()
 
 
@@ -161,19 +160,10 @@ def test_a_root_of_another_user_is_refused(root):
 
 def test_a_session_in_a_session_lies_beside_it(session):
     code = "from arpo.host.session import Session\nwith Session.start() as inner: print(inner.directory)"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     inner = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).strip()
     assert Path(inner).parent == session.directory.parent
     assert not Path(inner).exists()
-    assert session.directory.exists()
-
-
-def test_a_forked_child_does_not_close_the_session_of_its_parent(session):
-    child = os.fork()
-    if child == 0:
-        session.close()
-        os._exit(0)
-    os.waitpid(child, 0)
     assert session.directory.exists()
 
 
@@ -201,7 +191,10 @@ def test_after_kill_9_the_run_ends_without_another_start(start_owner, root, byst
     assert runs(bystander.pid)
 
 
-def test_a_watchdog_ends_with_the_session(root):
+def test_a_watchdog_ends_with_the_session_also_with_one_that_ends_at_once(root):
+    Session.start(root).close()
+    wait_until(lambda: not watchdogs(root))
+    assert list(root.iterdir()) == []
     with Session.start(root):
         wait_until(lambda: detached(root))
     wait_until(lambda: not watchdogs(root))
@@ -217,12 +210,6 @@ def test_the_watchdog_of_an_inner_session_outlives_the_outer_one(session, start_
     assert not any(runs(child) for child in children)
 
 
-def test_a_session_that_ends_at_once_leaves_no_watchdog(root):
-    Session.start(root).close()
-    wait_until(lambda: not watchdogs(root))
-    assert list(root.iterdir()) == []
-
-
 def test_a_signal_to_the_whole_run_does_not_reach_the_watchdog(start_owner, root):
     owner, directory, children = start_owner()
     wait_until(lambda: detached(root))
@@ -235,32 +222,23 @@ def test_a_signal_to_the_whole_run_does_not_reach_the_watchdog(start_owner, root
     wait_until(lambda: not directory.exists() and not runs(children[0]))
 
 
-def test_a_driver_whose_last_threads_are_slow_to_die_is_waited_for(start_owner, root):
+@pytest.mark.parametrize("obstacle", ["held", "no file"])
+def test_a_watchdog_waits_for_a_driver_that_is_slow_to_die_and_looks_again_after_an_error(start_owner, root, obstacle):
     owner, directory, children = start_owner()
     wait_until(lambda: detached(root))
     (watchdog,) = detached(root)
     watchdog.suspend()
+    lock = root / f"{directory.name}.lock"
+    if obstacle == "no file":
+        lock.unlink()
+        lock.mkdir()  # nobody can open it
     owner.kill()
     owner.wait()
-    lock = take_lock(root / f"{directory.name}.lock")  # as they would hold it
+    held = take_lock(lock) if obstacle == "held" else None  # as the last threads of the driver would hold it
     watchdog.resume()
     time.sleep(1)
     assert runs(children[0])
-    os.close(lock)
-    wait_until(lambda: not directory.exists() and not runs(children[0]))
-
-
-def test_a_watchdog_that_meets_an_error_looks_again(start_owner, root):
-    owner, directory, children = start_owner()
-    wait_until(lambda: detached(root))
-    lock = root / f"{directory.name}.lock"
-    lock.unlink()
-    lock.mkdir()  # nobody can open it
-    owner.kill()
-    owner.wait()
-    time.sleep(1)
-    assert runs(children[0])
-    lock.rmdir()
+    lock.rmdir() if held is None else os.close(held)
     wait_until(lambda: not directory.exists() and not runs(children[0]))
 
 
@@ -316,11 +294,13 @@ def test_after_kill_9_of_the_watchdog_too_the_next_start_cleans_up(start_owner, 
     assert runs(bystander.pid)
 
 
-def test_a_living_session_is_left_alone(start_owner, root):
+def test_a_living_session_and_other_files_in_the_root_are_left_alone(start_owner, root):
     _, directory, children = start_owner()
+    (root / "notes.lock").write_text("mine")
     with Session.start(root):
         assert directory.exists()
         assert all(runs(child) for child in children)
+    assert {path.name for path in root.iterdir()} == {"notes.lock", directory.name, f"{directory.name}.lock"}
 
 
 def test_a_session_whose_owner_cannot_be_seen_is_left_alone_while_its_lock_is_held(start_owner, root):
@@ -335,11 +315,3 @@ def test_a_session_whose_owner_cannot_be_seen_is_left_alone_while_its_lock_is_he
     owner.wait()
     assert reap(root) == 1
     os.kill(children[0], signal.SIGKILL)  # renamed, the session has lost the label of its children
-
-
-def test_other_files_in_the_root_are_left_alone(root):
-    root.mkdir()
-    (root / "notes.lock").write_text("mine")
-    with Session.start(root):
-        pass
-    assert [path.name for path in root.iterdir()] == ["notes.lock"]

@@ -1,14 +1,16 @@
-"""One smoke run a session: the reference for everything that is done to a run."""
+"""One smoke run a session: the reference for everything that is done to a run; and trainings in this process."""
 
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from tests.integration.parts import MoodyEngine, train
 from tests.integration.runs import KEEP, Run, Smoke
 
 
@@ -60,3 +62,14 @@ def ending(sessions: Path) -> Iterator[Callable[[Run], Run]]:
     yield remember
     for run in runs:
         run.end()
+
+
+@pytest.fixture
+def learn(tiny_model, tmp_path):
+    """Trains with responses of a mood."""
+
+    def of(mood, folder="run", *, replay=False, iterations=2, **options):
+        engine = partial(MoodyEngine, mood=mood)
+        return train(tiny_model, tmp_path / folder, engine, replay=replay, iterations=iterations, **options)
+
+    return of

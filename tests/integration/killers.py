@@ -1,10 +1,10 @@
-"""Parts that a test puts into a run by an override, and that end its process in the middle of something, or hang."""
+"""Ways to start a run that end it, and the parts that they put into it by overrides, to die or hang in its middle."""
 
 import asyncio
 import os
 import resource
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,10 @@ from torch import Tensor
 
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.vllm import VllmEngine
+from tests.integration.runs import Run
 
+Begin = Callable[[Run], None]
+"""Starts a run from its last checkpoint, and may see to its end."""
 REQUESTS = 25
 """Of a policy version before it is killed, and more until an episode has ended."""
 TENSORS = 10
@@ -110,3 +113,40 @@ class DieAfterCheckpoint(Checkpoint):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.current_epoch + 1 == self.iteration:
             die()
+
+
+def go_on(run: Run, *overrides: str) -> None:
+    """Go on from the last checkpoint."""
+    run.start("resume=auto", *overrides)
+
+
+def die_in(during: str, version: int, engine: str = "EngineThatDies") -> Begin:
+    """Be killed while an engine of `killers` rolls out a version, or loads the one behind it."""
+
+    def begin(run: Run) -> None:
+        options = {"during": during, "version": version, "episodes": run.episodes(version)}
+        go_on(run, f"engine._target_={__name__}.{engine}", *(f"+engine.{name}={options[name]}" for name in options))
+
+    return begin
+
+
+def die_in_update(run: Run, steps: int = 3) -> None:
+    """Be killed by a step of the optimizer: of two an iteration, the third is in the second of this process."""
+    go_on(run, f"+callbacks.killer._target_={__name__}.DieInUpdate", f"+callbacks.killer.steps={steps}")
+
+
+def die_by(callback: str, iteration: int) -> Begin:
+    """Be killed by a callback at the end of an iteration."""
+    options = (f"+callbacks.killer._target_={__name__}.{callback}", f"+callbacks.killer.iteration={iteration}")
+    return lambda run: go_on(run, *options)
+
+
+def stop(iteration: int, sign: signal.Signals) -> Begin:
+    """Be asked to end while an iteration is rolled out."""
+
+    def begin(run: Run) -> None:
+        go_on(run)
+        run.wait_for_rollout(iteration)
+        run.send(sign)
+
+    return begin

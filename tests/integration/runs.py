@@ -17,7 +17,6 @@ import torch
 from arpo.callbacks.checkpoint import checkpoints
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
-from tests.envs.desktops import docker
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0
@@ -195,14 +194,6 @@ def processes_of(sessions: Path) -> list[psutil.Process]:
         if any(str(sessions) in mark for mark in marks):
             found.append(process)
     return found
-
-
-def containers_of(run: Run) -> list[str]:
-    """The desktops of the process that the run started last, newest first; its session is named after it."""
-    assert run.process is not None
-    listed = docker("ps", "--all", "--no-trunc", "--format", '{{.ID}} {{.Label "arpo.session"}}').splitlines()
-    pairs = [line.split() for line in listed]
-    return [name for name, *session in pairs if session and session[0].startswith(f"{run.process.pid}-")]
 
 
 def files_in(directory: Path) -> list[Path]:

@@ -12,7 +12,7 @@ import pytest
 
 from arpo.rollout.storage import TrajectoryStore
 from tests.envs.desktops import BREAKS, docker, needs_desktop
-from tests.integration.runs import ROOT, Run, containers_of, deadline_in
+from tests.integration.runs import ROOT, Run, deadline_in
 
 pytestmark = [
     *needs_desktop,
@@ -163,6 +163,14 @@ def test_desktops_of_a_killed_run_end_with_it(struck):
     assert struck.go("resume=auto", f"iterations={iterations + 1}") == 0, struck.said
     assert containers_of(struck) == []
     struck.assert_nothing_left()
+
+
+def containers_of(run: Run) -> list[str]:
+    """The desktops of the process that the run started last, newest first; its session is named after it."""
+    assert run.process is not None
+    listed = docker("ps", "--all", "--no-trunc", "--format", '{{.ID}} {{.Label "arpo.session"}}').splitlines()
+    pairs = [line.split() for line in listed]
+    return [name for name, *session in pairs if session and session[0].startswith(f"{run.process.pid}-")]
 
 
 def total(run, name):

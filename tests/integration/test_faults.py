@@ -25,11 +25,10 @@ PLAN = ",".join(
 """Each of the first episodes of a task, wherever it runs, has its own draw of each fault."""
 
 
-@pytest.fixture
-def faulty(smoke, ending, tmp_path):
+def test_broken_desktops_are_counted_and_change_nothing_of_what_is_learned(smoke, ending, tmp_path):
     (tmp_path / "ledger").mkdir()
-    run = ending(smoke.again(tmp_path / "run"))
-    code = run.go(
+    faulty = ending(smoke.again(tmp_path / "run"))
+    code = faulty.go(
         f"iterations={ITERATIONS}",
         "env.envs_per_worker=2",
         "env.step_timeout_s=2",
@@ -40,11 +39,7 @@ def faulty(smoke, ending, tmp_path):
         f"+env.make_env.faults.ledger={tmp_path / 'ledger'}",
         f"+env.make_env.faults.plan=[{PLAN}]",
     )
-    assert code == 0, run.said
-    return run
-
-
-def test_broken_desktops_are_counted_and_change_nothing_of_what_is_learned(faulty, smoke):
+    assert code == 0, faulty.said
     lines = faulty.metrics[-ITERATIONS:]
     counted = Counter()
     for line in lines:

@@ -1,12 +1,16 @@
 """Each way to learn, as a person chooses it: killed after an iteration, it ends bit for bit like one left alone.
 
-All but the last with transformers in place of vLLM.
+All but the last two with transformers in place of vLLM.
 """
 
 import signal
+from statistics import fmean
 
 import pytest
+import torch
 
+from arpo.models.policy import Policy
+from arpo.run.evaluate import policy_directory
 from arpo.run.overrides import override_of
 from arpo.run.warmstart import policy_of
 from tests.integration.runs import Smoke, assert_same_checkpoint
@@ -95,3 +99,29 @@ def test_a_window_of_screenshots_is_sampled_and_trained_alike(smoke, ending, tmp
         assert 0.7 < line["policy/trained_steps"] < 1
         assert line["rollout/lag_max"] == 0
     run.assert_nothing_left()
+
+
+TWO_RANKS = ("trainer=fsdp", "trainer.devices=2", "trainer.accelerator=cpu", "engine=fleet", "engine.num_gpus=0")
+KILLED_AFTER = 5
+
+
+@pytest.mark.engine
+@pytest.mark.ray
+def test_two_ranks_with_vllm_in_an_actor_go_on_after_a_kill_and_learn_what_one_process_exports(
+    smoke, ending, tmp_path
+):
+    run = ending(smoke.again(tmp_path / "run", *TWO_RANKS))
+    run.start()
+    run.wait_for_rollout(KILLED_AFTER)
+    run.process.kill()
+    run.wait()
+    assert run.checkpoints[-1].name == f"iteration_{KILLED_AFTER:06d}.ckpt"
+    assert run.go("resume=auto") == 0, run.said
+    assert [line["step"] for line in run.metrics] == list(range(smoke.iterations + 1))
+    assert all(line["engine/logprob_gap_max"] <= 1e-4 for line in run.metrics[1:])
+    rates = [line["rollout/success_rate"] for line in run.metrics[1:]]
+    assert fmean(rates[-3:]) >= fmean(rates[:3]) + 0.25
+    run.assert_nothing_left()
+    trained, first = Policy(policy_directory(run.checkpoints[-1], tmp_path / "policy")), Policy(smoke.policy)
+    pairs = zip(trained.parameters(), first.parameters(), strict=True)
+    assert all(not torch.equal(now, then) for now, then in pairs)

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.integration.journey import DYING
+from tests.integration.killers import die_in_update
 from tests.integration.runs import Run, Smoke, assert_same_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
@@ -51,7 +51,7 @@ def success(run: Run, iteration: int) -> float:
     return json.loads(path.read_text())["in_domain"]["overall"]["success_rate"]
 
 
-def test_a_run_has_a_line_an_iteration_and_is_evaluated_before_and_after(alone: Run):
+def test_a_run_has_a_line_an_iteration_and_is_evaluated_before_and_after_and_learns(alone: Run):
     assert [line["step"] for line in alone.metrics] == list(range(ITERATIONS + 1))
     assert all({"train/loss", "train/accuracy", "train/grad_norm"} <= line.keys() for line in alone.metrics[1:])
     assert sorted(path.name for path in (alone.directory / "eval").iterdir()) == [
@@ -59,9 +59,6 @@ def test_a_run_has_a_line_an_iteration_and_is_evaluated_before_and_after(alone: 
     ]
     assert "pairs of 4 tasks" in alone.said
     alone.assert_nothing_left()
-
-
-def test_the_loss_of_dpo_starts_at_that_of_a_coin_and_falls(alone: Run):
     losses = [line["train/loss"] for line in alone.metrics[1:]]
     assert losses[0] == pytest.approx(math.log(2), abs=0.03)  # of four steps, the first of which has it exactly
     assert fmean(losses[1:]) < losses[0] - 0.02  # of other pairs: two batches differ by as much as a few steps teach
@@ -70,8 +67,7 @@ def test_the_loss_of_dpo_starts_at_that_of_a_coin_and_falls(alone: Run):
 
 def test_a_run_that_was_killed_ends_bit_for_bit_as_one_that_was_left_alone(alone: Run, offline):
     killed = offline("offline_dpo", "killed")
-    each = STEPS // ITERATIONS
-    killed.start(f"+callbacks.killer._target_={DYING}.DieInUpdate", f"+callbacks.killer.steps={each + 2}")
+    die_in_update(killed, steps=STEPS // ITERATIONS + 2)
     assert killed.wait() == -signal.SIGKILL
     assert [path.name for path in killed.checkpoints] == ["iteration_000001.ckpt"]
     assert killed.go("resume=auto") == 0, killed.said

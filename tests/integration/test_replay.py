@@ -1,8 +1,19 @@
-"""Replay through Trainer.fit, with its counterfactual: what makes GRPO into ARPO, and what does not."""
+"""Replay and DART's curation through Trainer.fit: what makes GRPO into ARPO and what does not, and a resumed run."""
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 import torch
 
-from tests.integration.parts import GROUP_SIZE, TASKS, MoodyEngine, train
+from arpo.callbacks.replay import ReplayInjection
+from arpo.replay import ReplayBuffer
+from arpo.rollout.curation.experience import ExperiencePool
+from arpo.rollout.curation.requests import DynamicRolloutNumber, DynamicTrajectoryLength
+from arpo.rollout.hooks import RolloutCallback
+from arpo.types import Group
+from tests.integration.parts import GROUP_SIZE, SETTINGS, TASKS
 
 
 def at_first(version: int, seed: int) -> str:
@@ -20,17 +31,32 @@ def always_some(version: int, seed: int) -> str:
     return ("solve", "fail", "babble")[seed % 3]
 
 
-def test_without_replay_an_iteration_in_which_all_failed_changes_nothing(tiny_model, tmp_path):
-    run = train(tiny_model, tmp_path, lambda chat: MoodyEngine(chat, at_first), replay=False, iterations=2)
-    assert run.metrics[0]["group/all_failed"] == 0.0
-    assert run.metrics[1]["group/all_failed"] == 1.0
+def all_at_first(version: int, seed: int) -> str:
+    """Every episode of the first iteration succeeds, and about half of the later ones."""
+    return "solve" if version == 0 or seed % 2 == 0 else "fail"
+
+
+def lost_later(version: int, seed: int) -> str:
+    return "solve" if version == 0 else "wait"
+
+
+@pytest.fixture
+def expert(learn, tmp_path):
+    """The folder of trajectories that all succeeded."""
+    learn(lambda version, seed: "solve", "expert", iterations=1)
+    return tmp_path / "expert" / "trajectories"
+
+
+def test_without_replay_an_iteration_in_which_all_failed_changes_nothing(learn):
+    run = learn(at_first)
+    assert [metrics["group/all_failed"] for metrics in run.metrics] == [0.0, 1.0]
     assert run.changed(1) == set()  # bit for bit, though the first iteration left momentum behind
     assert run.steps[1] == run.steps[0] == 2  # no optimizer step: the gradient is exactly zero
     assert run.metrics[1]["train/skipped_minibatches"] == 2.0
 
 
-def test_with_replay_the_same_iteration_learns_from_the_successes_of_the_one_before(tiny_model, tmp_path):
-    run = train(tiny_model, tmp_path, lambda chat: MoodyEngine(chat, at_first), replay=True, iterations=2)
+def test_with_replay_the_same_iteration_learns_from_the_successes_of_the_one_before(learn):
+    run = learn(at_first, replay=True)
     assert run.metrics[1]["group/all_failed"] == 1.0  # as it was collected
     assert run.metrics[1]["replay/injected"] == len(TASKS)
     assert run.metrics[1]["replay/injected_age"] == 1.0
@@ -39,40 +65,86 @@ def test_with_replay_the_same_iteration_learns_from_the_successes_of_the_one_bef
     assert run.steps == [2, 4]
 
 
-def test_until_replay_has_something_to_inject_both_runs_are_one(tiny_model, tmp_path):
-    runs = [
-        train(
-            tiny_model, tmp_path / str(replay), lambda chat: MoodyEngine(chat, at_first), replay=replay, iterations=1
-        )
-        for replay in (True, False)
-    ]
-    assert_same_weights(*runs)
-
-
-def test_with_an_empty_buffer_arpo_is_grpo_bit_for_bit(tiny_model, tmp_path):
-    runs = [
-        train(tiny_model, tmp_path / str(replay), lambda chat: MoodyEngine(chat, never), replay=replay, iterations=3)
-        for replay in (True, False)
-    ]
-    assert [metrics["replay/size"] for metrics in runs[0].metrics] == [0.0, 0.0, 0.0]
-    assert_same_weights(*runs)
-
-
-def test_where_every_group_has_a_success_arpo_is_grpo_bit_for_bit(tiny_model, tmp_path):
-    runs = [
-        train(tiny_model, tmp_path / str(on), lambda chat: MoodyEngine(chat, always_some), replay=on, iterations=3)
-        for on in (True, False)
-    ]
-    assert all(metrics["group/all_failed"] == 0.0 for metrics in runs[0].metrics)
-    assert runs[0].metrics[-1]["replay/size"] >= GROUP_SIZE / 3  # there would have been something to inject
-    assert_same_weights(*runs)
-
-
-def assert_same_weights(arpo, grpo):
+@pytest.mark.parametrize(("mood", "iterations"), [(at_first, 1), (never, 3), (always_some, 3)])
+def test_where_nothing_is_to_be_injected_or_into_nothing_arpo_is_grpo_bit_for_bit(learn, mood, iterations):
+    arpo, grpo = (learn(mood, str(replay), replay=replay, iterations=iterations) for replay in (True, False))
+    assert {metrics["group/all_failed"] for metrics in arpo.metrics} == {float(mood is never)}
+    remembers = mood is not never
+    assert all((metrics["replay/size"] > 0) == remembers for metrics in arpo.metrics)
     for iteration, (one, other) in enumerate(zip(arpo.weights, grpo.weights, strict=True)):
         assert all(torch.equal(one[name], other[name]) for name in one), f"iteration {iteration}"
         if iteration:
             assert arpo.changed(iteration), "an iteration that learns nothing would prove nothing"
     assert arpo.metrics[0].keys() - grpo.metrics[0].keys() == {"replay/size", "replay/tasks", "replay/injected"} | (
-        {"replay/age_mean", "replay/age_max"} if arpo.metrics[0]["replay/size"] else set()
+        {"replay/age_mean", "replay/age_max"} if remembers else set()
     )
+
+
+def test_groups_of_a_solved_task_shrink_to_two_and_still_teach(learn):
+    run = learn(all_at_first, iterations=3, group_size=DynamicRolloutNumber(GROUP_SIZE))
+    sizes = [metrics["group/size"] for metrics in run.metrics]
+    assert sizes[:2] == [GROUP_SIZE, 2.0]  # 7/1 - 5
+    assert run.metrics[1]["rollout/dropped_groups"] == 0.0
+    mixed = [i for i, metrics in enumerate(run.metrics) if metrics["group/degenerate"] < 1.0]
+    assert mixed, "the moods of these seeds leave nothing to learn"
+    for iteration in mixed:
+        assert run.metrics[iteration]["train/grad_norm"] > 0
+        assert run.changed(iteration) == set(run.weights[0])
+
+
+def test_an_episode_may_not_take_longer_than_the_successes_of_its_task(learn):
+    rules = {"free": None, "bound": DynamicTrajectoryLength(limit=3, floor=1)}
+    runs = [learn(lost_later, name, max_steps=rule) for name, rule in rules.items()]
+    assert [run.metrics[1]["rollout/steps"] for run in runs] == [3.0, 1.0]  # one click solves the task
+
+
+def test_a_group_of_two_failures_learns_from_a_success_that_was_collected_beforehand(learn, expert):
+    pool = ExperiencePool([expert], TASKS)
+    injection = ReplayInjection(ReplayBuffer(replaced="none"), pool=pool, remembers=False)
+    run = learn(lambda version, seed: "fail", replay=injection, iterations=1, group_size=lambda task, record: 2)
+    (metrics,) = run.metrics
+    assert (metrics["group/size"], metrics["group/all_failed"]) == (2.0, 1.0)
+    assert metrics["replay/injected"] == len(TASKS)
+    assert metrics["train/grad_norm"] > 0
+
+
+class Record(RolloutCallback):
+    """Keeps what every iteration learned from, and writes a checkpoint after the second."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.groups = {}
+
+    def on_rollout_end(self, trainer, module, batch):
+        self.groups[batch.iteration] = list(batch.groups)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.current_epoch == 1:
+            trainer.save_checkpoint(self.path)
+
+
+def test_a_resumed_run_goes_on_with_the_same_numbers_and_the_same_pool(learn, expert, tmp_path):
+    def collect(folder: str, iterations: int, resume: Path | None = None) -> dict[int, list[Group]]:
+        """Go through a run with all of the curation."""
+        pool = ExperiencePool([expert], TASKS)
+        record = Record(tmp_path / f"{folder}.ckpt")
+        learn(
+            lambda version, seed: "solve" if version < 2 and seed % 4 else "fail",
+            folder,
+            replay=ReplayInjection(ReplayBuffer(replaced="none", seed=5), pool=pool, remembers=False),
+            iterations=iterations,
+            settings=replace(SETTINGS, group_size=4, max_steps=4),
+            callbacks=[record],
+            group_size=DynamicRolloutNumber(4),
+            max_steps=DynamicTrajectoryLength(limit=4, floor=1),
+            resume=resume,
+        )
+        return record.groups
+
+    whole, half = collect("whole", 5), collect("half", 2)
+    shutil.rmtree(expert)
+    assert {**half, **collect("half", 5, tmp_path / "half.ckpt")} == whole
+    assert half.keys() == {0, 1}
+    groups = [group for groups in whole.values() for group in groups]
+    assert {len(group.trajectories) - len(group.injected) for group in groups} > {4}  # some groups were smaller
+    assert any(group.injected for group in groups)

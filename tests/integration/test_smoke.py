@@ -6,26 +6,18 @@ from statistics import fmean
 import pytest
 import torch
 
-from tests.integration.journey import Journey
+from tests.integration.killers import die_in
 from tests.integration.runs import assert_same_checkpoint, differences
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
-def mean(lines, name):
-    return fmean(line[name] for line in lines)
-
-
-def test_success_rises_from_a_sparse_base(smoke):
+def test_success_rises_from_a_sparse_base_and_replay_has_work(smoke):
     lines = smoke.run.metrics[1:]
-    base, end = mean(lines[:3], "rollout/success_rate"), mean(lines[-3:], "rollout/success_rate")
-    assert 0.1 <= base <= 0.4
-    assert end >= base + 0.25
+    rates = [line["rollout/success_rate"] for line in lines]
+    assert 0.1 <= fmean(rates[:3]) <= 0.4
+    assert fmean(rates[-3:]) >= fmean(rates[:3]) + 0.25
     assert lines[-1]["val/in_domain/success_rate"] > smoke.run.metrics[0]["val/in_domain/success_rate"] + 0.25
-
-
-def test_replay_has_work(smoke):
-    lines = smoke.run.metrics[1:]
     assert lines[0]["group/all_failed"] > 0
     assert sum(line["replay/injected"] for line in lines) >= 5
     assert lines[-1]["replay/size"] > lines[0]["replay/size"]
@@ -58,39 +50,28 @@ def test_a_checkpoint_holds_built_ins_and_tensors_alone(smoke):
     assert any(place.startswith("/state_dict/policy.model.") for place in found)
 
 
-class KilledTwice(Journey):
-    """Killed in the rollout of the second iteration and in the evaluation at its end, it goes on."""
-
-    @property
-    def stages(self):
-        return {
-            "killed": lambda: self.die(engine="rollout", version=1),
-            "killed in evaluation": self.kill_in_evaluation,
-            "ended": self.start,
-        }
-
-    def kill_in_evaluation(self) -> None:
-        episodes = self.run.directory / "trajectories" / "eval" / "iteration_000003.jsonl"
-        self.start()
-        self.run.wait_until(episodes.exists, "the evaluation at the end")
-        self.run.send(signal.SIGKILL)
-
-
 @pytest.mark.long
 def test_a_run_that_is_killed_goes_on_bit_for_bit_and_rolls_nothing_out_again(smoke, ending, tmp_path):
+    """Killed in the rollout of the second iteration and in the evaluation at its end."""
     run = ending(smoke.again(tmp_path / "run", "iterations=3"))
-    journey = KilledTwice(run)
-    killed, in_evaluation, ended = (journey.reach(stage) for stage in journey.stages)
-    assert killed.code == -signal.SIGKILL, killed.said
-    assert killed.iterations == 1
-    assert 0 < killed.rolled_out < 32  # what had ended is on disk
-    assert in_evaluation.code == -signal.SIGKILL, in_evaluation.said
-    assert in_evaluation.checkpoints[-1] == "iteration_000003.ckpt"
-    assert ended.code == 0, ended.said
-    assert run.metrics[2]["rollout/resumed_episodes"] == killed.rolled_out
-    evaluated = {name for name in run.learned[3] if name.startswith("val/")}
-    assert evaluated == {name for name in run.learned[0] if name.startswith("val/")}
-    lines = [*run.learned[:3], {name: value for name, value in run.learned[3].items() if name not in evaluated}]
+    die_in("rollout", version=1)(run)
+    assert run.wait() == -signal.SIGKILL, run.said
+    assert len(run.metrics) == 2
+    rolled_out = len(run.trajectories([1]))
+    assert 0 < rolled_out < 32  # what had ended is on disk
+
+    run.start("resume=auto")
+    evaluated = run.directory / "trajectories" / "eval" / "iteration_000003.jsonl"
+    run.wait_until(evaluated.exists, "the evaluation at the end")
+    run.send(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL, run.said
+    assert run.checkpoints[-1].name == "iteration_000003.ckpt"
+
+    assert run.go("resume=auto") == 0, run.said
+    assert run.metrics[2]["rollout/resumed_episodes"] == rolled_out
+    evaluation = {name for name in run.learned[3] if name.startswith("val/")}
+    assert evaluation == {name for name in run.learned[0] if name.startswith("val/")}
+    lines = [*run.learned[:3], {name: value for name, value in run.learned[3].items() if name not in evaluation}]
     assert lines == smoke.run.learned[:4]
     assert run.trajectories(range(3)) == smoke.run.trajectories(range(3))
     for ours, theirs in zip(run.checkpoints, smoke.run.checkpoints, strict=False):  # the other run goes on

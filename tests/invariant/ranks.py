@@ -34,6 +34,7 @@ from arpo.modules.grpo import GRPOModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.replay import ReplayBuffer
 from arpo.types import RolloutBatch, Trajectory
+from tests.modules.conftest import quiet_trainer as quiet
 
 SHARED = {"minibatches": 2, "micro_batch_tokens": 160}
 CASES: dict[str, dict[str, Any]] = {
@@ -97,27 +98,21 @@ def strategy(way: str) -> Strategy | str:
 
 def quiet_trainer(ranks: int, strategy: Strategy | str, **options: Any) -> L.Trainer:
     """A trainer on so many processors that writes and shows nothing, unless `options` say so."""
-    quiet: dict[str, Any] = {
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-        "use_distributed_sampler": False,
-    }
-    return L.Trainer(accelerator="cpu", devices=ranks, strategy=strategy, **quiet | options)
+    return quiet(devices=ranks, strategy=strategy, use_distributed_sampler=False, **options)
 
 
 def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
     """Run `work` in so many processes, which Lightning takes for started from outside."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start_processes(_rank, (ranks, port, work, arguments), ranks, start_method="fork")
+    environment = {}
+    if ranks > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    start_processes(_rank, (environment, work, arguments), ranks, start_method="fork")
 
 
-def _rank(rank: int, ranks: int, port: int, work: Callable[..., None], arguments: Sequence[Any]) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if ranks > 1 else {}
-    os.environ |= {"LOCAL_RANK": str(rank)} if ranks > 1 else {}
+def _rank(rank: int, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    os.environ |= environment | ({"LOCAL_RANK": str(rank)} if environment else {})
     work(*arguments)
 
 
@@ -173,13 +168,8 @@ class Result(L.Callback):
         critic = {} if pl_module.critic is None else {f"critic.{n}": p for n, p in pl_module.critic.named_parameters()}
         learned = {**dict(pl_module.policy.named_parameters()), **critic}
         weights = {name: full(parameter.detach()) for name, parameter in learned.items()}
-        result = {
-            "weights": weights,
-            "metrics": self.metrics,
-            "tokens": self.tokens,
-            "version": pl_module.policy_version,
-        }
-        torch.save(result, f"{self.path}.{trainer.global_rank}")
+        result = {"weights": weights, "metrics": self.metrics, "tokens": self.tokens}
+        torch.save(result | {"version": pl_module.policy_version}, f"{self.path}.{trainer.global_rank}")
 
 
 def train(
@@ -230,8 +220,7 @@ def train_saving(
     **how: Any,
 ) -> None:
     """Train with a checkpoint after every iteration, from the beginning or from a checkpoint."""
-    saving = IterationCheckpoint(folder, every_n_iterations=1, keep=9)
-    extra = [*how.pop("extra", ()), saving]
+    extra = [*how.pop("extra", ()), IterationCheckpoint(folder, every_n_iterations=1, keep=9)]
     train(model, batches, str(folder), way, ranks, case, resume=resume, extra=extra, **how)
 
 

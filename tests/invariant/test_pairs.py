@@ -1,6 +1,5 @@
 """A run finds all that it saved when it goes on: whole or in shards, all weights or adapters, tied or not."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,6 @@ MODELS = ("tied", "untied")
 CASES = ("arpo", "lora")
 """All weights are trained, or adapters."""
 WAYS = (("one", 1), ("ddp", 2), ("fsdp", 2))
-in_pairs = pytest.mark.parametrize(
-    ("model", "case", "way", "ranks"), [(model, case, *way) for model in MODELS for case in CASES for way in WAYS]
-)
 HEAD, EMBEDDING = "policy.model.lm_head.weight", "policy.model.model.language_model.embed_tokens.weight"
 ADAPTERS = {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False}
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -58,25 +54,12 @@ def models(tiny_model, tmp_path_factory):
     return at
 
 
-@pytest.fixture(scope="module")
-def went(models, make_group):
-    """Goes on once a pair, and gives the beginning of the names of what that leaves."""
-    batches = [
+@pytest.fixture
+def batches(make_group):
+    return [
         RolloutBatch(number, number, [make_group(1.0, 0.0, first=4 * number), make_group(0.0, 1.0, first=5)])
         for number in range(2)
     ]
-
-    @cache
-    def of(model, case, way, ranks):
-        run_alone(go_on, batches, models / model, case, way, ranks)
-        return f"{models / model} {case} {way}"
-
-    return of
-
-
-def ended(begun, kind, case, way, ranks):
-    """The weights on rank 0 at the end."""
-    return torch.load(f"{begun} {kind}.{case}.{way}{ranks}.0")["weights"]
 
 
 def names_in(checkpoint: Path) -> set[str]:
@@ -87,36 +70,27 @@ def names_in(checkpoint: Path) -> set[str]:
     return set(torch.load(checkpoint, weights_only=True)["state_dict"])
 
 
-@in_pairs
-def test_a_run_that_goes_on_ends_bit_for_bit_like_one_that_never_stopped(went, model, case, way, ranks):
-    begun = went(model, case, way, ranks)
-    whole, again = (ended(begun, kind, case, way, ranks) for kind in ("whole", "again"))
-    assert whole.keys() == again.keys()
-    for name, weight in whole.items():
-        assert torch.equal(again[name], weight), name
+@pytest.mark.parametrize(("way", "ranks"), WAYS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_goes_on_bit_for_bit_and_one_process_reads_all_that_it_saved(models, batches, model, case, way, ranks):
+    run_alone(go_on, batches, models / model, case, way, ranks)
+    whole, again = (Path(f"{models / model} {case} {way} {kind}") for kind in ("whole", "again"))
+    ended, of_again = (torch.load(f"{folder}.{case}.{way}{ranks}.0")["weights"] for folder in (whole, again))
+    policy = Policy(models / model, **(ADAPTERS if case == "lora" else {}))
+    load_policy(policy, whole / "iteration_000002.ckpt")
+    for weights in (of_again, dict(policy.named_parameters())):
+        assert weights.keys() == ended.keys()
+        for name, weight in ended.items():
+            assert torch.equal(weights[name], weight), name
 
-
-@in_pairs
-def test_a_checkpoint_holds_the_names_that_it_always_had(went, models, model, case, way, ranks):
-    """Those of adapters alone; or all, a shared weight under both of its names."""
-    names = names_in(Path(f"{went(model, case, way, ranks)} whole") / SAVED)
+    names = names_in(whole / SAVED)
     if case == "lora":
         assert len(names) == 2 * 2 * 7  # A and B of seven layers in each of two blocks
         assert all(".lora_" in name for name in names)
-    else:
-        own = Policy(models / model).state_dict()
-        assert names == {f"policy.{name}" for name in own}
+    else:  # a shared weight under both of its names
+        assert names == {f"policy.{name}" for name in Policy(models / model).state_dict()}
         assert {HEAD, EMBEDDING} < names
-
-
-@in_pairs
-def test_one_process_reads_the_policy_of_each(went, models, model, case, way, ranks):
-    policy = Policy(models / model, **(ADAPTERS if case == "lora" else {}))
-    begun = went(model, case, way, ranks)
-    load_policy(policy, Path(f"{begun} whole") / "iteration_000002.ckpt")
-    weights = ended(begun, "whole", case, way, ranks)
-    for name, parameter in policy.named_parameters():
-        assert torch.equal(parameter, weights[name]), name
 
 
 def test_only_one_of_the_models_shares_its_output_layer_with_the_embedding(models):

@@ -54,7 +54,9 @@ def trained(batches, tiny_model, tmp_path_factory):
 
 
 @in_cases
-def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_all(trained, case, way, ranks):
+def test_several_ranks_end_with_the_weights_of_one_and_log_and_record_of_every_token_what_it_does(
+    trained, case, way, ranks
+):
     (alone,), several = trained(case, ranks)["one"], trained(case, ranks)[way]
     assert {result["version"] for result in (alone, *several)} == {5}
     for result in several:
@@ -66,11 +68,6 @@ def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_
             assert without_time(here).items() <= without_time(first).items()  # replay is logged on rank 0 alone
             assert without_time(first) == pytest.approx(without_time(one), rel=1e-4, abs=1e-6)
     assert all("train/grad_norm" in metrics for metrics in alone["metrics"][:3])
-
-
-@in_cases
-def test_several_ranks_record_of_every_token_what_one_records(trained, case, way, ranks):
-    (alone,), several = trained(case, ranks)["one"], trained(case, ranks)[way]
     for number, (one, here) in enumerate(zip(alone["tokens"], several[0]["tokens"], strict=True)):
         assert here.keys() == one.keys()
         assert ("after_logprobs" in one) == ("logprobs" in one and number != 1)
@@ -86,12 +83,6 @@ def test_arpo_has_replay_and_a_term_of_kl(trained):
 
 
 @pytest.mark.long
-def test_a_pulse_imitates_a_success_of_each_of_three_tasks_and_ends(trained):
-    metrics = trained("pulse", 2)["one"][0]["metrics"]
-    assert [each["entropulse/imitated"] for each in metrics] == [0, 3, 0, 0, 0]
-
-
-@pytest.mark.long
 def test_while_a_critic_learns_alone_the_policy_stays_as_it_is(trained):
     (warmup,) = trained("warmup", 2)["one"]
     assert [_moved(warmup["tokens"][iteration]) for iteration in (0, 2)] == [False, True]
@@ -101,11 +92,13 @@ def test_while_a_critic_learns_alone_the_policy_stays_as_it_is(trained):
 
 @pytest.mark.long
 def test_the_other_cases_are_what_they_are_called(trained):
-    """There was a term of KL, a skipped update, and steps were left out."""
-    lora, scarce, dart = (trained(case, 2)["one"][0]["metrics"] for case in ("lora", "scarce", "dart"))
+    """There was a term of KL, a skipped update, steps were left out, and a success of each of three tasks imitated."""
+    cases = ("lora", "scarce", "dart", "pulse")
+    lora, scarce, dart, pulse = (trained(case, 2)["one"][0]["metrics"] for case in cases)
     assert lora[4]["train/kl_reference"] > 1e-9
     assert "train/grad_norm" not in scarce[3]
     assert 0.5 < dart[0]["policy/trained_steps"] < 1
+    assert [each["entropulse/imitated"] for each in pulse] == [0, 3, 0, 0, 0]
 
 
 def _moved(numbers):

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 from datetime import timedelta
 from functools import partial
@@ -107,7 +108,7 @@ def otherwise(directory, batches, tiny_model):
 def end(directory):
     """The weights that a way of going on ended with."""
 
-    def of(name: str, ranks: int) -> dict[str, torch.Tensor]:
+    def of(name: str, ranks: int = 2) -> dict[str, torch.Tensor]:
         result = torch.load(f"{directory / name}.arpo.fsdp{ranks}.0", weights_only=True)
         assert result["version"] == 5
         return result["weights"]
@@ -115,58 +116,41 @@ def end(directory):
     return of
 
 
-def test_on_the_same_ranks_it_ends_bit_for_bit_alike(end):
-    for name, weight in end("alone", 2).items():
-        assert torch.equal(end("again", 2)[name], weight), name
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("otherwise")
-def test_moments_go_from_a_checkpoint_to_the_host_and_back_bit_for_bit(end):
-    """Iterations 3 and 4 of 5 with moments on the host, the others without."""
-    for name, weight in end("alone", 2).items():
-        assert torch.equal(end("from host", 2)[name], weight), name
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("otherwise")
-def test_on_four_ranks_and_then_on_one_it_ends_alike(end):
-    for name, weight in end("alone", 2).items():
-        assert_close(end("one", 1)[name], weight, rtol=0, atol=1e-6)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("otherwise")
-def test_without_the_moments_it_would_end_elsewhere(end):
-    forgot = end("forgot", 2)
-    assert max((forgot[name] - weight).abs().max() for name, weight in end("alone", 2).items()) > 1e-5
-
-
-def test_killed_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(directory, end):
+@pytest.mark.parametrize("name", ["again", "killed"])
+def test_on_the_same_ranks_it_ends_bit_for_bit_alike_also_after_a_kill_in_a_checkpoint(directory, end, name):
+    assert_same(end(name), end("alone"))
     left = (directory / "left").read_text().split("\n")
-    assert sorted(left) == ["iteration_000002.ckpt", "iteration_000003.ckpt.partial"]
-    for name, weight in end("alone", 2).items():
-        assert torch.equal(end("killed", 2)[name], weight), name
+    assert sorted(left) == ["iteration_000002.ckpt", "iteration_000003.ckpt.partial"]  # by the kill
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("otherwise")
+def test_moments_go_to_the_host_and_back_bit_for_bit_and_other_ranks_end_alike(end):
+    assert_same(end("from host"), end("alone"))  # iterations 3 and 4 of 5 with moments on the host
+    forgot, on_four_and_one = end("forgot"), end("one", 1)
+    for name, weight in end("alone").items():
+        assert_close(on_four_and_one[name], weight, rtol=0, atol=1e-6)
+    # without the moments it would end elsewhere
+    assert max((forgot[name] - weight).abs().max() for name, weight in end("alone").items()) > 1e-5
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, weight in other.items():
+        assert torch.equal(one[name], weight), name
 
 
 @pytest.mark.long
 def test_before_the_first_step_of_the_optimizer_there_are_no_moments_to_go_on_with(otherwise):
     paths = [f"{otherwise / name}.scarce.fsdp2.0" for name in ("idle", "idle again")]
-    once, again = (torch.load(path, weights_only=True)["weights"] for path in paths)
-    for name, weight in once.items():
-        assert torch.equal(again[name], weight), name
+    assert_same(*(torch.load(path, weights_only=True)["weights"] for path in paths))
 
 
 def test_every_rank_wrote_its_part_and_the_names_are_those_of_parameters(directory):
     folder = directory / "alone" / "iteration_000005.ckpt"
-    assert {path.name for path in folder.iterdir()} == {
-        "__0_0.distcp",
-        "__1_0.distcp",
-        ".metadata",
-        REST,
-        CHECKSUMS,
-    }
-    first, second = ((folder / f"__{rank}_0.distcp").stat().st_size for rank in (0, 1))
+    parts = [f"__{rank}_0.distcp" for rank in (0, 1)]
+    assert {path.name for path in folder.iterdir()} == {*parts, ".metadata", REST, CHECKSUMS}
+    first, second = ((folder / part).stat().st_size for part in parts)
     assert first == pytest.approx(second, rel=0.2)
 
 
@@ -175,9 +159,7 @@ def test_every_rank_wrote_its_part_and_the_names_are_those_of_parameters(directo
 def test_a_damaged_folder_is_passed_over(directory, tmp_path, file, damage):
     older, newer = tmp_path / "iteration_000001.ckpt", tmp_path / "iteration_000002.ckpt"
     for copy in (older, newer):
-        copy.mkdir()
-        for path in (directory / "alone" / "iteration_000005.ckpt").iterdir():
-            (copy / path.name).write_bytes(path.read_bytes())
+        shutil.copytree(directory / "alone" / "iteration_000005.ckpt", copy)
     content = bytearray((newer / file).read_bytes())
     content[len(content) // 2] ^= 1
     match damage:
@@ -195,5 +177,4 @@ def test_a_damaged_folder_is_passed_over(directory, tmp_path, file, damage):
 def test_one_process_reads_the_policy_of_a_folder(directory, end, tiny_model):
     policy = Policy(tiny_model)
     load_policy(policy, directory / "alone" / "iteration_000005.ckpt")
-    for name, parameter in policy.named_parameters():
-        assert torch.equal(parameter, end("alone", 2)[name]), name
+    assert_same(dict(policy.named_parameters()), end("alone"))

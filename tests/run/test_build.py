@@ -10,24 +10,15 @@ from arpo.types import Task
 from tests.composed import composed
 
 
-def test_a_refusal_of_a_constructor_keeps_its_words_and_says_where_it_is():
-    node = OmegaConf.create({"a": {"buffer": {"_target_": "arpo.replay.ReplayBuffer", "capacity_per_task": 0}}})
-    with pytest.raises(ConfigError, match=r"capacity_per_task must be at least 1, got 0.*key: a\.buffer\)"):
-        build(node.a)
-
-
-def test_a_target_that_does_not_exist_is_named_with_its_place():
-    node = OmegaConf.create({"a": {"buffer": {"_target_": "arpo.replay.NoBuffer"}}})
-    with pytest.raises(ConfigError, match=r"NoBuffer.*key: a\.buffer\)"):
-        build(node.a)
-
-
-def test_a_key_is_said_whole_where_the_node_does_not_know_its_place():
+def test_a_refusal_keeps_its_words_and_says_the_whole_key_though_the_node_may_not_know_its_place():
     node = {"buffer": {"_target_": "arpo.replay.ReplayBuffer", "capacity_per_task": 0}}
-    with pytest.raises(ConfigError, match=r"\(configuration key: replay\.buffer\)$"):
-        build(node, "replay")
-    with pytest.raises(ConfigError, match=r"\(configuration key: replay\.buffer\)$"):
-        build(node["buffer"], "replay.buffer")
+    with pytest.raises(ConfigError, match=r"capacity_per_task must be at least 1, got 0.*key: a\.buffer\)"):
+        build(OmegaConf.create({"a": node}).a)
+    for inner, place in ((node, "replay"), (node["buffer"], "replay.buffer")):
+        with pytest.raises(ConfigError, match=r"\(configuration key: replay\.buffer\)$"):
+            build(inner, place)
+    with pytest.raises(ConfigError, match=r"NoBuffer.*key: a\.buffer\)"):
+        build(OmegaConf.create({"a": {"buffer": {"_target_": "arpo.replay.NoBuffer"}}}).a)
 
 
 def test_a_bug_of_a_constructor_stays_what_it_is():

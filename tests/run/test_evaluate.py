@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import hydra
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -11,12 +10,10 @@ from torch.testing import assert_close
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.errors import ConfigError
 from arpo.models.policy import Policy
-from arpo.run.build import register_resolvers
+from arpo.run.build import compose
 from arpo.run.check import check_evaluation
 from arpo.run.evaluate import card_of, policy_directory, recorded
 from arpo.run.train import train
-
-CONF = Path(__file__).parent.parent.parent / "conf"
 
 
 @pytest.fixture
@@ -32,13 +29,21 @@ def run_folder(tmp_path, tiny_model):
     return tmp_path, policy
 
 
-def test_a_checkpoint_becomes_a_directory_with_the_trained_weights(run_folder, tmp_path):
+def test_a_checkpoint_becomes_a_directory_with_the_trained_weights_and_a_card_where_it_is_exported(
+    run_folder, tiny_model, tmp_path
+):
     folder, trained = run_folder
-    directory = policy_directory(folder / "checkpoints" / "iteration_000003.ckpt", tmp_path / "export")
+    checkpoint = folder / "checkpoints" / "iteration_000003.ckpt"
+    directory = policy_directory(checkpoint, tmp_path / "export", card=card_of(checkpoint))
     assert directory == tmp_path / "export"
     loaded = dict(Policy(directory).named_parameters())
     for name, parameter in trained.named_parameters():
         assert_close(loaded[name], parameter)
+    assert ", iteration 3\n" in (directory / "README.md").read_text()
+    assert ", an unknown iteration\n" in card_of(checkpoint.with_name("best.ckpt"))
+    assert not (policy_directory(checkpoint, tmp_path / "evaluated") / "README.md").exists()
+    assert policy_directory(tiny_model, tmp_path / "other") == tiny_model
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_finished_run_that_has_lost_its_policy_writes_it_again(run_folder, tmp_path):
@@ -56,19 +61,6 @@ def test_a_finished_run_that_has_lost_its_policy_writes_it_again(run_folder, tmp
     assert train(cfg) == 0
 
 
-def test_an_export_has_a_card_and_a_policy_that_is_only_evaluated_has_none(run_folder, tmp_path):
-    folder, _ = run_folder
-    checkpoint = folder / "checkpoints" / "iteration_000003.ckpt"
-    directory = policy_directory(checkpoint, tmp_path / "export", card=card_of(checkpoint))
-    assert ", iteration 3\n" in (directory / "README.md").read_text()
-    assert not (policy_directory(checkpoint, tmp_path / "other") / "README.md").exists()
-
-
-def test_a_checkpoint_that_was_renamed_has_a_card_without_an_iteration(run_folder):
-    folder, _ = run_folder
-    assert ", an unknown iteration\n" in card_of(folder / "checkpoints" / "best.ckpt")
-
-
 def test_an_evaluation_is_recorded_with_the_directory_where_the_vocabulary_stays(run_folder, tiny_model):
     folder, _ = run_folder
     OmegaConf.save(OmegaConf.create({"model": {"path": "outputs/warm/policy"}}), folder / "config.yaml")
@@ -81,16 +73,9 @@ def test_an_evaluation_is_recorded_with_the_directory_where_the_vocabulary_stays
         assert cfg.model.path == str(checkpoint)  # what is evaluated stays
 
 
-def test_a_directory_is_taken_as_it_is(tiny_model, tmp_path):
-    assert policy_directory(tiny_model, tmp_path / "export") == tiny_model
-    assert not (tmp_path / "export").exists()
-
-
 def check(tiny_model: Path, *overrides: str, config: str = "evaluate", experiment: str = "smoke") -> DictConfig:
-    register_resolvers()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        where = [f"checkpoint={tiny_model}", "paths.run_dir=run"]
-        cfg = hydra.compose(config, [f"experiment={experiment}", "engine=hf", *where, *overrides])
+    places = [f"checkpoint={tiny_model}", "paths.run_dir=run"]
+    cfg = compose(config, [f"experiment={experiment}", "engine=hf", *places, *overrides])
     check_evaluation(cfg)
     return cfg
 
@@ -112,11 +97,15 @@ def test_a_policy_is_judged_on_what_its_run_is_judged_on(tiny_model, experiment,
     assert list(check(tiny_model, "lists=[train]", *here, experiment=experiment).lists) == ["train"]
 
 
-def test_the_engine_of_an_evaluation_is_tried_before_anything_starts(tiny_model):
-    with pytest.raises(ConfigError, match=r"engine.max_batch=0 should be at least 1"):
-        check(tiny_model, "engine.max_batch=0")
-
-
-def test_a_selection_that_no_task_can_pass_is_refused_before_anything_starts(tiny_model):
-    with pytest.raises(ConfigError, match="min_successes=17 of rollouts_per_task=16 episodes is impossible"):
-        check(tiny_model, "selection.min_successes=17", config="select")
+@pytest.mark.parametrize(
+    ("config", "override", "sentence"),
+    [
+        ("evaluate", "engine.max_batch=0", r"engine\.max_batch=0 should be at least 1"),
+        ("select", "selection.min_successes=17", "min_successes=17 of rollouts_per_task=16 episodes is impossible"),
+    ],
+)
+def test_an_engine_and_a_selection_that_cannot_work_are_refused_before_anything_starts(
+    tiny_model, config, override, sentence
+):
+    with pytest.raises(ConfigError, match=sentence):
+        check(tiny_model, override, config=config)

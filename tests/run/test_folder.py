@@ -85,55 +85,42 @@ def test_two_evaluations_of_one_second_have_two_folders():
     assert len({first for first, _ in said}) == 2
 
 
-def test_a_folder_is_held_by_one_process_at_a_time(tmp_path):
+def test_a_folder_is_held_by_one_process_at_a_time_which_logs_into_it_beside_others_of_its_run(tmp_path, monkeypatch):
     code = f"from pathlib import Path; from arpo.run.folder import hold; hold(Path({str(tmp_path)!r})).__enter__()"
 
     def try_in_another_process() -> "subprocess.CompletedProcess[str]":
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    with hold(tmp_path):
-        refused = try_in_another_process()
-    assert refused.returncode != 0
-    assert "another process is working in" in refused.stderr
-    assert try_in_another_process().returncode == 0
-
-
-def test_a_run_that_holds_its_folder_logs_into_it(tmp_path):
-    with hold(tmp_path):
-        logging.getLogger("arpo").warning("inside")
-    logging.getLogger("arpo").warning("after")
-    assert "inside" in (tmp_path / "train.log").read_text()
-    assert "after" not in (tmp_path / "train.log").read_text()
-
-
-def test_another_process_of_the_same_run_does_not_take_the_folder(tmp_path, monkeypatch):
     assert rank() == 0
     with hold(tmp_path):
+        logging.getLogger("arpo").warning("inside")
+        refused = try_in_another_process()
         monkeypatch.setenv("LOCAL_RANK", "2")
         assert rank() == 2
         with hold(tmp_path):
             assert (tmp_path / "train_process_2.log").exists()
+    logging.getLogger("arpo").warning("after")
+    monkeypatch.delenv("LOCAL_RANK")
+    assert refused.returncode != 0
+    assert "another process is working in" in refused.stderr
+    assert try_in_another_process().returncode == 0
+    assert "inside" in (tmp_path / "train.log").read_text()
+    assert "after" not in (tmp_path / "train.log").read_text()
 
 
-def test_the_folder_of_a_run_that_did_not_begin_disappears_with_the_empty_ones_around_it(tmp_path):
-    run_dir = tmp_path / "out" / "smoke" / "default"
+def test_the_folder_of_a_run_that_did_not_begin_disappears_with_the_empty_ones_around_it_below_the_output(tmp_path):
+    output, mine = tmp_path / "out", tmp_path / "mine" / "run"
+    run_dir = output / "smoke" / "default"
+    for folder in (run_dir, mine):
+        folder.mkdir(parents=True)
+    (output / "other").touch()
+    remove_empty(run_dir, output)
+    assert [path.name for path in output.iterdir()] == ["other"]
+    remove_empty(mine, output)  # which lies elsewhere
+    remove_empty(mine, output)  # and is gone
+    assert list((tmp_path / "mine").iterdir()) == []
+    remove_empty(output, output)  # it holds something
+    (output / "other").unlink()
     run_dir.mkdir(parents=True)
-    (tmp_path / "out" / "other").touch()
-    remove_empty(run_dir, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["other"]
-    (tmp_path / "out" / "other").unlink()
-    run_dir.mkdir(parents=True)
-    remove_empty(run_dir, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_removed_above_a_folder_that_lies_elsewhere_and_none_that_holds_anything(tmp_path):
-    run_dir = tmp_path / "mine" / "run"
-    run_dir.mkdir(parents=True)
-    remove_empty(run_dir, tmp_path / "out")
-    assert (tmp_path / "mine").is_dir()
-    assert not run_dir.exists()
-    remove_empty(run_dir, tmp_path / "out")  # nothing is there any more
-    (tmp_path / "file").touch()
-    remove_empty(tmp_path, tmp_path)
-    assert (tmp_path / "file").exists()
+    remove_empty(run_dir, output)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

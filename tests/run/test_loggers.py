@@ -34,27 +34,16 @@ def lines(path: Path) -> list[dict]:
 # --- TensorBoard -----
 
 
-def test_scalars_lie_in_the_folder_of_the_run_itself(tmp_path: Path) -> None:
+def test_scalars_and_a_page_of_the_important_curves_lie_in_the_folder_of_the_run_itself(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
+    JsonLinesLogger(tmp_path / "metrics.jsonl")
+    assert list(tmp_path.iterdir()) == []  # nothing is written before the first value
     logger.log_metrics({"rollout/success_rate": 0.25}, step=1)
     logger.finalize("success")
     assert curve(tmp_path, "rollout/success_rate") == [(1, 0.25)]
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
-
-
-def test_nothing_is_written_before_the_first_value(tmp_path: Path) -> None:
-    TensorBoardLogger(tmp_path)
-    JsonLinesLogger(tmp_path / "metrics.jsonl")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_page_shows_the_important_curves(tmp_path: Path) -> None:
-    logger = TensorBoardLogger(tmp_path)
-    logger.log_metrics({"rollout/success_rate": 0.25}, step=1)
-    logger.finalize("success")
     (event,) = read(tmp_path).Tensors("custom_scalars__config__")
-    layout = Layout.FromString(event.tensor_proto.string_val[0])
-    (category,) = layout.category
+    (category,) = Layout.FromString(event.tensor_proto.string_val[0]).category
     assert category.title == "ARPO"
     assert {chart.title: list(chart.multiline.tag) for chart in category.chart} == LAYOUT
 
@@ -97,17 +86,11 @@ def test_a_run_that_goes_on_completes_the_line_of_its_checkpoint(tmp_path: Path)
     assert lines(path) == [{"step": 1, "a": 1.0, "b": None, "c": 2.0}, {"step": 2, "a": 2.0}, {"step": 3, "a": 3.0}]
 
 
-def test_a_merged_line_that_is_shorter_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
+def test_a_merged_line_that_is_shorter_leaves_nothing_of_the_old_one_and_what_is_no_number_is_null(tmp_path) -> None:
     logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
-    logger.log_metrics({"a": 0.123456789}, step=1)
-    logger.log_metrics({"a": 1.0}, step=1)
-    assert logger.path.read_text() == '{"step": 1, "a": 1.0}\n'
-
-
-def test_what_is_no_number_is_null_so_that_every_reader_can_read_the_file(tmp_path: Path) -> None:
-    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
-    logger.log_metrics({"a": math.nan, "b": math.inf}, step=1)
-    assert logger.path.read_text() == '{"step": 1, "a": null, "b": null}\n'
+    logger.log_metrics({"a": 0.123456789, "b": math.nan}, step=1)
+    logger.log_metrics({"a": 1.0, "b": math.inf}, step=1)
+    assert logger.path.read_text() == '{"step": 1, "a": 1.0, "b": null}\n'
 
 
 def test_a_resumed_run_cuts_the_lines_beyond_its_checkpoint(tmp_path: Path) -> None:
@@ -135,11 +118,8 @@ def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path) -> None:
     assert lines(path) == [{"step": 1, "a": 1}]
 
 
-def test_a_value_without_a_step_is_refused(tmp_path: Path) -> None:
+def test_a_value_without_a_step_and_a_negative_step_to_go_on_from_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs the step"):
         JsonLinesLogger(tmp_path / "metrics.jsonl").log_metrics({"a": 1.0})
-
-
-def test_a_negative_resume_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="resume_step must be at least 0, got -1"):
         JsonLinesLogger(tmp_path / "metrics.jsonl", resume_step=-1)

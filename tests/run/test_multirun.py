@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.run.forks import ROOT
+
 SMALL = [
     "experiment=warmstart_fake",
     "datamodule.steps=3",

@@ -5,7 +5,6 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import hydra
 import lightning as L
 import psutil
 import pytest
@@ -13,18 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
 
 from arpo.errors import ConfigError
-from arpo.run.build import register_resolvers
+from arpo.run.build import compose
 from arpo.run.loggers import JsonLinesLogger, TensorBoardLogger, finishing
 from arpo.run.rules import check_rules, loggers_are_installed
 from arpo.run.train import build_logger, build_trainer
 
-CONF = Path(__file__).parent.parent.parent / "conf"
-
 
 def composed(choice: str, run_dir: Path, *words: str) -> DictConfig:
-    register_resolvers()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("train", [f"logger={choice}", f"paths.run_dir='{run_dir}'", *words])
+    return compose("train", [f"logger={choice}", f"paths.run_dir='{run_dir}'", *words])
 
 
 class Counting(L.LightningModule):
@@ -67,12 +62,18 @@ def epochs(path: Path) -> list[float]:
         return [float(row["epochs"]) for row in csv.DictReader(file) if row["epochs"]]
 
 
-def test_a_table_is_written_beside_what_every_run_writes(tmp_path):
+def test_a_table_is_written_beside_what_every_run_writes_and_a_resumed_run_has_a_second_one(tmp_path):
     train("csv", tmp_path)
     assert epochs(tmp_path / "csv" / "version_0" / "metrics.csv") == [1, 2, 3]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epochs"] for line in lines] == [1, 2, 3]
     assert list(tmp_path.glob("events.out.tfevents.*"))
+    trainer = train("csv", tmp_path, resumed=Path("iteration_000002.ckpt"))
+    (ours,) = (logger for logger in trainer.loggers if isinstance(logger, JsonLinesLogger))
+    assert ours.resume_step == 2
+    assert any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers)
+    for version in range(2):
+        assert epochs(tmp_path / "csv" / f"version_{version}" / "metrics.csv") == [1, 2, 3]
 
 
 def test_a_table_has_an_iteration_as_soon_as_it_is_logged(tmp_path):
@@ -80,20 +81,6 @@ def test_a_table_has_an_iteration_as_soon_as_it_is_logged(tmp_path):
     for step in (1, 2):
         logger.log_metrics({"epochs": float(step)}, step=step)
         assert epochs(tmp_path / "csv" / "version_0" / "metrics.csv") == list(range(1, step + 1))
-
-
-def test_a_resumed_run_has_a_second_table_and_keeps_the_first(tmp_path):
-    train("csv", tmp_path)
-    train("csv", tmp_path, resumed=Path("iteration_000002.ckpt"))
-    assert epochs(tmp_path / "csv" / "version_0" / "metrics.csv") == [1, 2, 3]
-    assert epochs(tmp_path / "csv" / "version_1" / "metrics.csv") == [1, 2, 3]
-
-
-def test_ours_are_told_where_a_resumed_run_goes_on(tmp_path):
-    trainer = train("csv", tmp_path, resumed=Path("iteration_000002.ckpt"))
-    (lines,) = (logger for logger in trainer.loggers if isinstance(logger, JsonLinesLogger))
-    assert lines.resume_step == 2
-    assert any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers)
 
 
 def test_what_every_machine_has_needs_no_check(tmp_path):

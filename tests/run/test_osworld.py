@@ -16,7 +16,7 @@ from arpo.run.build import compose
 from arpo.run.check import check_evaluation, check_training
 from arpo.run.osworld import has_vs_code, osworld_tasks_can_be_set_up
 from arpo.run.rules import check_rules
-from tests.envs.osworld.web import running_web
+from tests.envs.osworld.guest import running_web
 
 LOADER = "arpo.envs.osworld.tasks.osworld_tasks"
 
@@ -126,11 +126,10 @@ def test_no_image_and_no_engine_have_no_vs_code(monkeypatch, labels, caplog):
     assert "it is not known whether arpo/desktop:full has VS Code: no Docker engine answers" in caplog.text
 
 
-def test_a_virtual_machine_has_all(run, labels):
+def test_a_virtual_machine_has_all_and_images_of_other_nodes_are_not_looked_at_though_no_node_has_the_web(
+    run, labels, monkeypatch
+):
     check(run(env="osworld", train=["code", "web0"]))
-
-
-def test_the_images_of_other_nodes_are_not_looked_at_and_no_node_has_the_web(run, labels, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     check(run(train=["bare", "code"]))
     assert "1 of 2 tasks need " in refusal(run(train=["code", "web0"]))
@@ -164,19 +163,15 @@ def test_without_a_network_the_tasks_are_named_and_the_command(run, closed, tmp_
     check(cfg, "easy")  # a list that is not run
 
 
-def test_with_a_network_the_run_starts_and_the_log_says_what_will_be_fetched(run, web, closed, caplog):
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_with_a_network_the_run_starts_and_the_log_says_what_will_be_fetched(run, web, closed, caplog, status):
+    web.status = status  # a server that says no is a network
     with caplog.at_level(logging.INFO):
         check(run(urls=(f"{closed}/a", web.url("/b")), **BOTH))  # one server of several is down
     said = [record.getMessage() for record in caplog.records if record.name.startswith("arpo")]
     assert [line.partition(" in ")[0] for line in said] == ["1 of 2 tasks lack files"]
     assert said[0].endswith("`python -m arpo tasks fetch` does it beforehand")
     assert web.asked == [("/b", "HEAD")]
-
-
-@pytest.mark.parametrize("status", [404, 405, 500])
-def test_a_server_that_says_no_is_a_network(run, web, status):
-    web.status = status
-    check(run(urls=(web.url("/b"),), **BOTH))
 
 
 def test_what_is_in_the_cache_needs_no_network(run, closed, tmp_path):
@@ -202,19 +197,13 @@ def test_the_folders_of_other_nodes_and_other_environments_are_not_looked_at(run
 
 
 @pytest.mark.parametrize("what", ["needs", "files"])
-@pytest.mark.parametrize(
-    ("kind", "words", "check_all"),
-    [
-        ("train", [], check_training),
-        ("evaluate", ["checkpoint={model}", "lists=[train]"], check_evaluation),
-    ],
-)
+@pytest.mark.parametrize(("kind", "check_all"), [("train", check_training), ("evaluate", check_evaluation)])
 def test_a_training_and_an_evaluation_are_refused_before_anything_starts(
-    run, labels, closed, tmp_path, kind, words, check_all, what
+    run, labels, closed, tmp_path, kind, check_all, what
 ):
     (tmp_path / "config.json").write_text("{}")  # of a checkpoint, as far as anything looks before
+    words = [f"checkpoint={tmp_path}", "lists=[train]"] if kind == "evaluate" else []
     wrong = {"train": ["web0"]} if what == "needs" else BOTH | {"urls": (f"{closed}/a",)}
-    cfg = run(*(word.format(model=tmp_path) for word in words), kind=kind, **wrong)
     with pytest.raises(ConfigError, match="tasks need what containers" if what == "needs" else "tasks lack files"):
-        check_all(cfg)
+        check_all(run(*words, kind=kind, **wrong))
     assert not (tmp_path / "run").exists()

@@ -1,7 +1,6 @@
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 from arpo.errors import ConfigError
 from arpo.run.build import compose
 from arpo.run.overrides import check_command, check_overrides, override_of
-
-ROOT = Path(__file__).parents[2]
+from tests.run.forks import ROOT
 
 
 def read(word):
@@ -25,13 +23,9 @@ def read(word):
         ("model.path=/数据/模型", "'model.path=\"/数据/模型\"'"),
         ("tasks.train.pages=[点击,a]", "'tasks.train.pages=\"[点击,a]\"'"),
         ("model.path=/x/[old", "'model.path=\"/x/[old\"'"),
-        ("model.path=/x/old]", "'model.path=\"/x/old]\"'"),
         ("model.path=/x/seed=2/policy", "'model.path=\"/x/seed=2/policy\"'"),
-        ("model.path=/x(1)/m", "'model.path=\"/x(1)/m\"'"),
         ("model.path={x", "'model.path=\"{x\"'"),
         ("model.path=a;b", "'model.path=\"a;b\"'"),
-        ("model.path=café", "'model.path=\"café\"'"),
-        ("model.path=🙂", "'model.path=\"🙂\"'"),
     ],
 )
 def test_a_word_that_hydra_cannot_read_is_shown_as_it_can(word, typed):
@@ -55,25 +49,9 @@ def test_a_word_without_a_key_is_named(word):
         check_overrides([word])
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "seed=1",
-        "a" * 5000 + "=null",
-        "+a.b=[1,2]",
-        "~callbacks.replay",
-        "++a=b",
-        "a=",
-        "model.path=/x/m",
-        "a={b:1}",
-        "a='中'",
-    ],
-)
-def test_what_hydra_reads_passes(word):
-    check_overrides([word])
-
-
-def test_options_of_hydra_are_no_overrides():
+def test_what_hydra_reads_passes_and_its_options_are_no_overrides():
+    check_overrides(["seed=1", "a" * 5000 + "=null", "+a.b=[1,2]", "~callbacks.replay", "++a=b", "a=", "a={b:1}"])
+    check_overrides(["model.path=/x/m", "a='中'"])
     check_command(["--config-name", "select", "--cfg", "job", "-m", "seed=0,1"])
 
 
@@ -104,14 +82,10 @@ def test_the_programs_say_so_before_anything_else(program):
         (["experiment=arpo_miniwop"], "experiment=arpo_miniwop: there is arpo_miniwob; choose one of arpo_128_"),
         (["replay=xxxx"], "^replay=xxxx: choose one of adapr, off, on, pool, relevance$"),
         (["+replay=on"], "^replay appears more than once in the final defaults list$"),
+        (["sed=1", "experiment=smoke", "nam=a"], r"^sed: there is seed; .*\nnam: there is name; [^\n]*$"),
     ],
 )
 @pytest.mark.parametrize("name", ["train", "evaluate", "plan"])
 def test_the_nearest_name_is_said(name, words, said):
     with pytest.raises(ConfigError, match=said):
         compose(name, words)
-
-
-def test_every_misspelt_word_has_its_line():
-    with pytest.raises(ConfigError, match=r"^sed: there is seed; .*\nnam: there is name; [^\n]*$"):
-        compose("train", ["sed=1", "experiment=smoke", "nam=a"])

@@ -70,10 +70,6 @@ def engine(tmp_path, monkeypatch):
     engine.server.server_close()
 
 
-def test_a_run_that_needs_nothing_may_start_anywhere():
-    preflight({}, None)
-
-
 def test_gpus_are_counted():
     found = torch.cuda.device_count()
     preflight({"gpus": found}, None)
@@ -140,26 +136,22 @@ def test_an_engine_that_hangs_is_refused_within_ten_seconds(engine):
     assert 3 * ENGINE_TIMEOUT_S < 10  # it is asked for its version, for what it has, and for an image
 
 
-def test_files_are_named_by_what_they_are(tmp_path):
-    preflight({"files": {"task files": str(tmp_path)}}, None)
-    assert f"task files, and there is nothing at {tmp_path / 'gone'}" in missing(
-        {"files": {"task files": str(tmp_path / "gone")}}
-    )
-    assert "it needs task files (set ROOT)" in missing({"files": {"task files (set ROOT)": None}})
-
-
-def test_a_checkpoint_must_be_there_unless_the_run_writes_it(tmp_path, tiny_model):
+def test_files_are_named_by_what_they_are_and_a_checkpoint_must_be_there_unless_the_run_writes_it(
+    tmp_path, tiny_model
+):
+    gone = str(tmp_path / "gone")
+    preflight({"files": {"task files": str(tmp_path)}}, tiny_model)
     preflight({}, None)
-    preflight({}, tiny_model)
+    assert f"task files, and there is nothing at {gone}" in missing({"files": {"task files": gone}})
+    assert "it needs task files (set ROOT)" in missing({"files": {"task files (set ROOT)": None}})
     assert f"{tmp_path} has no config.json: set model.path" in missing({}, tmp_path)
     message = missing({}, "")
     assert "no path is set: set model.path" in message
     assert "experiment=warmstart_miniwob" in message
 
 
-def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere(tmp_path, monkeypatch):
-    requires = {"gpus": 99, "files": {"files": None}}
-    message = missing(requires, tmp_path)
+def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere(tmp_path):
+    message = missing({"gpus": 99, "files": {"files": None}}, tmp_path)
     assert all(f"\n  - it needs {what}" in message for what in ("99 NVIDIA", "files", "a checkpoint"))
     assert message.endswith("trains a tiny policy on real web pages.")
 
@@ -167,14 +159,9 @@ def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere
 HUGE = {"desktops": 10**6, "memory_mb": 4608, "cores": 4, "disk_mb": 2048}
 
 
-def test_machines_that_cannot_fit_are_refused_with_how_many_would(monkeypatch):
+def test_machines_that_cannot_fit_are_refused_with_how_many_would_and_others_are_logged(monkeypatch, caplog):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    message = missing({"budget": HUGE})
-    assert message.count("1000000 desktops need") == 3  # memory, cores, disk
-
-
-def test_the_budget_is_said_where_it_fits(monkeypatch, caplog):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert missing({"budget": HUGE}).count("1000000 desktops need") == 3  # memory, cores, disk
     caplog.set_level("INFO")
     preflight({"budget": {"desktops": 1, "memory_mb": 1, "cores": 1, "disk_mb": 1}}, None)
     assert any(record.getMessage().startswith("1 desktops: 0 GiB of memory") for record in caplog.records)

@@ -116,22 +116,14 @@ def test_what_parts_agree_on_is_not_refused(rule, line):
     check(line, rule)
 
 
-def test_all_rules_that_are_broken_are_said_at_once_and_each_once(tmp_path):
+def test_all_rules_that_are_broken_are_said_at_once_and_each_once():
     line = "smoke iterations=0 seed=-1 +trainer.max_steps=5 module.temperature=0.5 module.objective.imitation=nan"
     with pytest.raises(ConfigError) as refused:
         check(line, *rules.NUMBERS, *rules.TRAINING, *rules.TRAINING)
     first, *others = str(refused.value).split("\n  - ")
     assert first == "several things do not fit:"
-    assert [each.partition(" ")[0] for each in others] == [
-        *(
-            "iterations",
-            "trainer.max_epochs",
-            "seed",
-            "module.objective.imitation=nan",
-            "module.temperature=0.5",
-            "trainer.max_steps=5",
-        )
-    ]
+    values = ["module.objective.imitation=nan", "module.temperature=0.5", "trainer.max_steps=5"]
+    assert [each.partition(" ")[0] for each in others] == ["iterations", "trainer.max_epochs", "seed", *values]
 
 
 def test_an_interpolation_that_leads_nowhere_is_said_with_its_key():
@@ -167,26 +159,22 @@ def test_a_warm_start_that_will_not_run_may_have_any_name(tmp_path):
     assert policy_of(None, "out") == ""
 
 
-def test_stored_episodes_that_teach_nothing_are_refused_before_a_warm_start(tmp_path: Path) -> None:
+def test_stored_episodes_that_teach_nothing_or_are_too_few_to_compare_are_refused_before_a_warm_start(
+    tmp_path: Path,
+) -> None:
     store = TrajectoryStore(tmp_path / "trajectories")
+    imitates, compares = (f"{name} source={tmp_path}" for name in ("offline_rs", "offline_kto"))
     store.write(make_trajectory("0/0/0", task_reward=0.0))
     with pytest.raises(ConfigError, match=r"nothing can be learned from 1 episodes of .*, of which 0 succeed"):
-        check(f"offline_rs source={tmp_path}", rules.examples_are_enough)
-    store.write(make_trajectory("0/0/1", task_reward=1.0))
-    check(f"offline_rs source={tmp_path}", rules.examples_are_enough)
-
-
-def test_one_episode_is_too_few_to_compare_and_no_larger_batch_is_asked_for(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "trajectories")
-    line = f"offline_kto source={tmp_path}"
-    for number in range(2):  # which say the same
-        store.write(make_trajectory(f"0/0/{number}", task_reward=float(number)))
-        with pytest.raises(ConfigError, match=r"say 1 different things, and 2 are needed") as refused:
-            check(line, rules.examples_are_enough)
-        assert "batch_size" not in str(refused.value)
+        check(imitates, rules.examples_are_enough)
+    store.write(make_trajectory("0/0/1", task_reward=1.0))  # which says the same
+    check(imitates, rules.examples_are_enough)
+    with pytest.raises(ConfigError, match=r"say 1 different things, and 2 are needed") as refused:
+        check(compares, rules.examples_are_enough)
+    assert "batch_size" not in str(refused.value)
     third = make_trajectory("0/0/2")
     store.write(replace(third, steps=(replace(third.steps[0], response="Action: finished()\n"),)))
-    check(line, rules.examples_are_enough)
+    check(compares, rules.examples_are_enough)
 
 
 @pytest.mark.parametrize(("resume", "begun"), [("null", True), ("auto", False), ("auto", True)])
@@ -218,25 +206,19 @@ def test_conversations_are_at_most_as_long_as_the_model_was_made_for(tmp_path, l
         check(longer, MODEL)
 
 
-@pytest.fixture
-def no_shared_memory(monkeypatch):
+def test_a_fleet_whose_weights_would_go_over_the_disk_is_refused(tiny_model, monkeypatch):
+    smoke, tensors = f"smoke model.path={tiny_model} engine=", "engine.make_engine.engine_args.tensor_parallel_size"
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", Path("/proc"))  # which has room for nothing
-
-
-def test_a_fleet_whose_weights_would_go_over_the_disk_is_refused(no_shared_memory, tiny_model):
-    with pytest.raises(ConfigError, match="every weight sync goes over the disk"):
-        check(f"smoke model.path={tiny_model} engine=fleet engine.num_gpus=0", STORE)
-    for engine in ("hf", "vllm"):  # in the trainer's process
-        check(f"smoke model.path={tiny_model} engine={engine}", STORE)
-
-
-def test_engines_of_several_gpus_need_room_for_their_files_too(tiny_model, monkeypatch):
+    with monkeypatch.context() as disk:
+        disk.setattr("arpo.host.ray.SHARED_MEMORY", Path("/proc"))  # which has room for nothing
+        with pytest.raises(ConfigError, match="every weight sync goes over the disk"):
+            check(f"{smoke}fleet engine.num_gpus=0", STORE)
+        for engine in ("hf", "vllm"):  # in the trainer's process
+            check(f"{smoke}{engine}", STORE)
     asked = []
     monkeypatch.setattr("arpo.host.ray.check_store", lambda weights, copies: asked.append(copies))
-    line = f"smoke model.path={tiny_model} engine=fleet engine.replicas=4"
-    check(line, STORE)
-    check(f"{line} +engine.make_engine.engine_args.tensor_parallel_size=2", STORE)
+    check(f"{smoke}fleet engine.replicas=4", STORE)
+    check(f"{smoke}fleet engine.replicas=4 +{tensors}=2", STORE)  # engines of several GPUs have files there too
     assert asked == [0, 4]
 
 
@@ -354,15 +336,12 @@ def test_a_number_of_an_offline_run_that_is_none_is_named(tmp_path: Path, experi
         check_training(compose("train", [f"experiment={experiment}", *places, f"datamodule.{key}=all"]))
 
 
-def test_a_run_that_does_not_fit_the_gpus_here_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_that_does_not_fit_the_gpus_here_or_needs_more_of_them_is_refused(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fit, "smallest_gpu_gib", lambda: 0.01)
     cfg = compose("train", ["experiment=smoke", "+requires.gpus=1", f"paths.run_dir={tmp_path}/run"])
     assert list(cfg.checks) == ["arpo.apps.plan.fit.check_memory"]  # which `train.py` imports by this name alone
     with pytest.raises(ConfigError, match=r"(?s)this run does not fit the GPUs here:\n  - .* says what helps"):
         check_memory(cfg)
-
-
-def test_a_run_for_gpus_names_how_many_of_them_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("arpo.run.preflight.count_gpus", lambda: 3)
     with pytest.raises(ConfigError, match=r"it needs 8 NVIDIA GPU\(s\), and torch sees 3"):
         check_training(compose("train", ["experiment=arpo_subset32", f"paths.run_dir={tmp_path}/run"]))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.distributed import DistStoreError, TCPStore
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO, GracefulStop
+from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.callbacks.evaluation import Evaluation
 from arpo.envs.fake import fake_tasks
 from arpo.errors import ConfigError
@@ -33,40 +32,29 @@ from arpo.run.train import (
     is_over,
     mention_evaluations,
 )
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_a_run_that_a_signal_ended_says_so_to_the_shell():
-    stop = GracefulStop()
-    trainer = SimpleNamespace(callbacks=[stop])
-    assert exit_code(trainer) == 0
-    stop.received = 15
-    assert exit_code(trainer) == 143
+from tests.run.forks import ROOT
 
 
-def test_callbacks_that_are_switched_off_are_left_out_and_the_others_keep_their_order(tmp_path):
-    cfg = OmegaConf.create(
-        {
-            "callbacks": {
-                "stop": {"_target_": "arpo.callbacks.checkpoint.GracefulStop"},
-                "replay": {"_target_": None, "buffer": {}},
-                "nothing": None,
-                "timer": {"_target_": "lightning.pytorch.callbacks.Timer"},
-            },
-            "logger": None,
-            "paths": {"run_dir": str(tmp_path)},
-            "trainer": {"_target_": "lightning.Trainer", "enable_checkpointing": False, "enable_progress_bar": False},
-        }
-    )
-    trainer = build_trainer(cfg, None)
+def test_callbacks_that_are_off_are_left_out_and_a_run_that_a_signal_ended_says_so_to_the_shell(tmp_path):
+    callbacks = {
+        "stop": {"_target_": "arpo.callbacks.checkpoint.GracefulStop"},
+        "replay": {"_target_": None, "buffer": {}},
+        "nothing": None,
+        "timer": {"_target_": "lightning.pytorch.callbacks.Timer"},
+    }
+    quiet = {"_target_": "lightning.Trainer", "enable_checkpointing": False, "enable_progress_bar": False}
+    run = {"callbacks": callbacks, "logger": None, "paths": {"run_dir": str(tmp_path)}, "trainer": quiet}
+    trainer = build_trainer(OmegaConf.create(run), None)
     names = [type(callback).__name__ for callback in trainer.callbacks]
     assert names[:2] == ["GracefulStop", "Timer"]
     assert "ReplayInjection" not in names
     assert isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+    assert exit_code(trainer) == 0
+    trainer.callbacks[0].received = 15
+    assert exit_code(trainer) == 143
 
 
-@pytest.mark.parametrize("said", [None, *ALLOCATOR])
+@pytest.mark.parametrize("said", [None, ALLOCATOR[1]])
 def test_segments_of_gpu_memory_grow_unless_the_user_says_how_the_allocator_works(monkeypatch, said):
     before = torch._C._accelerator_getAllocatorSettings()
     for name in ALLOCATOR:
@@ -125,34 +113,21 @@ def save(path: Path) -> Path:
     return path
 
 
-def test_a_new_run_has_no_checkpoint(tmp_path):
-    save(tmp_path / "iteration_000001.ckpt")
-    assert find_checkpoint(None, tmp_path) is None
-
-
-def test_resume_auto_finds_the_newest_of_this_run_or_begins(tmp_path, caplog):
+def test_a_run_goes_on_from_the_newest_of_its_checkpoints_or_one_that_is_named_or_begins(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         assert find_checkpoint("auto", tmp_path / "missing") is None
     assert "starting from the beginning" in caplog.text
-    save(tmp_path / "iteration_000009.ckpt")
-    newest = save(tmp_path / "iteration_000010.ckpt")
+    path, newest = (save(tmp_path / f"iteration_{number:06d}.ckpt") for number in (9, 10))
     assert find_checkpoint("auto", tmp_path) == newest
-
-
-def test_a_file_is_taken_as_it_is_named(tmp_path):
-    path = save(tmp_path / "iteration_000001.ckpt")
     assert find_checkpoint(str(path), tmp_path) == path
+    assert find_checkpoint(None, tmp_path) is None
 
 
-def test_a_damaged_checkpoint_is_refused_before_later_ones_are_removed(tmp_path):
+def test_a_run_whose_checkpoint_is_damaged_does_not_begin_anew(tmp_path):
     path = save(tmp_path / "iteration_000001.ckpt")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ConfigError, match=r"iteration_000001\.ckpt is damaged: .*resume=auto"):
         find_checkpoint(str(path), tmp_path)
-
-
-def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew(tmp_path):
-    (tmp_path / "iteration_000001.ckpt").write_bytes(b"half")
     with pytest.raises(ConfigError, match=r"every checkpoint in .* is damaged"):
         find_checkpoint("auto", tmp_path)
 
@@ -207,10 +182,13 @@ def test_all_processes_begin_anew_where_the_first_found_nothing(tmp_path, reques
     become = request.getfixturevalue(launcher)
     become(0)
     assert agreed_checkpoint("auto", tmp_path) is None
-    save(tmp_path / "iteration_000001.ckpt")
+    path = save(tmp_path / "iteration_000001.ckpt")
     become(1)
     assert agreed_checkpoint("auto", tmp_path) is None
     assert agreed_checkpoint(None, tmp_path) is None
+    if launcher == "as_rank":
+        del os.environ[FOUND]  # a process that hears nothing looks for itself
+        assert agreed_checkpoint("auto", tmp_path) == path
 
 
 def test_a_process_that_torchrun_starts_again_does_not_hear_the_word_of_an_earlier_start(
@@ -229,12 +207,6 @@ def test_a_process_that_torchrun_starts_again_does_not_hear_the_word_of_an_earli
     monkeypatch.setitem(os.environ, "TORCHELASTIC_RESTART_COUNT", "1")
     with pytest.raises(DistStoreError):
         agreed_checkpoint("auto", tmp_path)
-
-
-def test_a_process_that_nobody_tells_looks_for_itself(tmp_path, as_rank):
-    path = save(tmp_path / "iteration_000001.ckpt")
-    as_rank(1)
-    assert agreed_checkpoint("auto", tmp_path) == path
 
 
 def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):
@@ -258,7 +230,7 @@ def test_a_rank_that_leaves_late_does_not_end_a_run_that_has_finished():
             [sys.executable, "-m", "tests.run.late_rank", root],
             cwd=ROOT,
             capture_output=True,
-            encoding="utf-8",
+            text=True,
             timeout=200,
             check=False,
         )

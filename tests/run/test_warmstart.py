@@ -12,20 +12,18 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run import warmstart
-from arpo.run.build import compose as compose_file
-from arpo.run.build import register_resolvers
+from arpo.run.build import compose
 from arpo.run.check import check_choices, check_training
 from arpo.run.folder import run_name
 from arpo.run.warmstart import MADE, SHIPPED, WEIGHTS, WarmStart, stop, unpack, write_source
 from experiments.warmstarts.pack import pack
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.run.forks import ROOT
 
 
 @pytest.fixture
@@ -47,10 +45,7 @@ def entry_point(tmp_path, monkeypatch):
 def test_a_warm_start_that_was_killed_may_start_again(tmp_path):
     """The model that it had made takes shorter conversations than an engine would be asked for, by default."""
     make_tiny(tmp_path / "model", corpus=("wait",))
-    register_resolvers()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("train", ["experiment=warmstart_fake", f"paths.run_dir={tmp_path}", "resume=auto"])
-    check_training(cfg)
+    check_training(compose("train", ["experiment=warmstart_fake", f"paths.run_dir={tmp_path}", "resume=auto"]))
 
 
 def test_a_missing_policy_is_made_by_the_warm_start(entry_point):
@@ -68,37 +63,33 @@ for name in ("policy/config.json", "demonstrations/demonstration/iteration_00000
 """
 
 
+def composed(experiment: str, *words: str) -> DictConfig:
+    return compose("train", [f"experiment={experiment}", "paths.output=out", *words])
+
+
 def learner(root, *words):
     """A run that learns from the recordings of its warm start."""
-    return compose_file(
-        "train", ["experiment=warmstart_actions", f"paths.output={root}", f"paths.run_dir={root}/run", *words]
-    )
+    return composed("warmstart_actions", f"paths.output={root}", f"paths.run_dir={root}/run", *words)
 
 
-def test_a_run_that_learns_from_its_warm_start_s_recordings_has_it_run_before_its_tasks_are_checked(entry_point):
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_that_learns_from_its_warm_start_s_recordings_has_it_run_or_go_on_before_its_tasks_are_checked(
+    entry_point, killed
+):
     root = entry_point(WRITES_ALL)
     cfg = learner(root)
     assert cfg.source == f"{root}/warmstart_fake/default/demonstrations"
+    with pytest.raises(ConfigError, match="iterations must be a whole number"):
+        write_source(learner(root, "iterations=0"), check_choices)
+    assert not (root / "called").exists()
+    if killed:  # among its recordings
+        recordings = root / "warmstart_fake/default/demonstrations/demonstration"
+        recordings.mkdir(parents=True)
+        (recordings / "iteration_000000.jsonl").write_text("{}")
     write_source(cfg, check_choices)
     assert (root / "called").read_text() == f"experiment=warmstart_fake paths.output={root} resume=auto"
     (root / "called").unlink()
     write_source(cfg, check_choices)  # they are there
-    assert not (root / "called").exists()
-
-
-def test_a_warm_start_that_was_killed_among_its_recordings_goes_on_first(entry_point):
-    root = entry_point(WRITES_ALL)
-    recordings = root / "warmstart_fake/default/demonstrations/demonstration"
-    recordings.mkdir(parents=True)
-    (recordings / "iteration_000000.jsonl").write_text("{}")
-    write_source(learner(root), check_choices)
-    assert (root / "called").exists()
-
-
-def test_what_is_wrong_with_the_choices_of_a_run_is_said_before_its_warm_start_runs(entry_point):
-    root = entry_point(WRITES_ALL)
-    with pytest.raises(ConfigError, match="iterations must be a whole number"):
-        write_source(learner(root, "iterations=0"), check_choices)
     assert not (root / "called").exists()
 
 
@@ -118,58 +109,49 @@ def test_nothing_runs_before_the_checks_where_the_recordings_are_not_the_warm_st
     assert not (root / "called").exists()
 
 
-def test_a_stage_samples_with_an_engine_that_every_machine_has():
-    """The run that goes on from it tells it nothing of its own engine."""
-    assert learner("out").engine._target_ == "arpo.inference.hf.HfEngine"
-
-
-@pytest.mark.parametrize("words", [["model=tiny_qwen3"], ["rollout.settings.image_window=2"]])
-def test_the_recordings_are_those_of_the_warm_start_that_knows_the_run(words):
-    cfg = compose_file("train", ["experiment=warmstart_actions", "paths.output=out", *words])
-    assert cfg.source == f"out/warmstart_fake/{run_name(words)}/demonstrations"
-    assert cfg.model.path == f"out/warmstart_fake/{run_name(words)}/policy"
-
-
-@pytest.mark.parametrize("word", ["rollout.settings.image_window=2", "model=tiny_qwen3"])
-def test_a_warm_start_knows_the_image_window_and_the_model_of_the_run(entry_point, word):
+@pytest.mark.parametrize(
+    ("word", "known"),
+    [
+        ("rollout.settings.image_window=2", {"image_window": 2}),
+        ("model=tiny_qwen3", {"model": "tiny_qwen3"}),
+        ("prompt=compact_computer_use", {"prompt": "arpo.agent.prompt.Prompt.compact_computer_use"}),
+    ],
+)
+def test_a_warm_start_knows_the_image_window_the_model_and_the_prompt_of_the_run(entry_point, word, known):
     root = entry_point(WRITES_POLICY)
-    known = {"image_window": 2} if "window" in word else {"model": "tiny_qwen3"}
     WarmStart("warmstart_fake", "outputs", **known).ensure(root / "policy")
     assert word in (root / "called").read_text().split()
-    cfg = compose_file("train", ["experiment=dart_miniwob", word, "paths.output=out"])
+    cfg = composed("dart_miniwob", word)
     folder = f"out/warmstart_miniwob_fixed/{run_name([word])}"
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
 
 
-def test_a_warm_start_writes_the_answers_that_its_model_reads():
-    assert (
-        compose_file("train", ["experiment=warmstart_miniwob", "model=tiny_qwen3"]).datamodule.collector.family
-        == "qwen3_vl"
-    )
-
-
-def test_the_arms_of_the_study_of_methods_replay_the_demonstrations_of_the_warm_start_that_knows_them():
+def test_the_recordings_are_those_of_the_warm_start_that_knows_the_run():
     words = ["model=tiny_qwen3", "rollout.settings.image_window=2"]
-    cfg = compose_file("train", ["experiment=methods", "preset=dart_paper", "paths.output=out", *words])
+    for known in ([words[0]], [words[1]]):
+        cfg, folder = composed("warmstart_actions", *known), f"out/warmstart_fake/{run_name(known)}"
+        assert (cfg.source, cfg.model.path) == (f"{folder}/demonstrations", f"{folder}/policy")
+    cfg = composed("methods", "preset=dart_paper", *words)
     assert list(cfg.experience) == [f"out/warmstart_sparse/{run_name(words)}/demonstrations"]
-    stage = compose_file("train", ["experiment=methods", "warmstart=warmstart_sparse_actions", "paths.output=out"])
+    stage = composed("methods", "warmstart=warmstart_sparse_actions")
     assert list(stage.experience) == ["out/warmstart_sparse/default/demonstrations"]
 
 
-def test_a_warm_start_learns_to_answer_the_prompt_of_the_run(entry_point):
-    root = entry_point(WRITES_POLICY)
-    words = ["experiment=dart_miniwob", "prompt=compact_computer_use", "paths.output=out"]
-    cfg = compose_file("train", words)
-    WarmStart("warmstart_fake", "outputs", prompt=cfg.prompt._target_).ensure(root / "policy")
-    assert "prompt=compact_computer_use" in (root / "called").read_text().split()
-    folder = "out/warmstart_miniwob_fixed/prompt=compact_computer_use"
-    assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
-    both = compose_file("train", [*words, "model=tiny_qwen3"]).model.path
-    assert both == "out/warmstart_miniwob_fixed/model=tiny_qwen3,prompt=compact_computer_use/policy"
-    usual = compose_file("train", [words[0], "prompt=compact", words[2]])
-    assert usual.model.path == "out/warmstart_miniwob_fixed/default/policy"
-    own = compose_file("train", [*words, "prompt._target_=arpo.agent.prompt.Prompt"])
-    assert own.model.path == usual.model.path  # no word chooses it
+def test_a_warm_start_writes_the_answers_that_its_model_reads_by_an_engine_that_every_machine_has():
+    assert composed("warmstart_miniwob", "model=tiny_qwen3").datamodule.collector.family == "qwen3_vl"
+    assert composed("warmstart_actions").engine._target_ == "arpo.inference.hf.HfEngine"
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (["prompt=compact_computer_use", "model=tiny_qwen3"], "model=tiny_qwen3,prompt=compact_computer_use"),
+        (["prompt=compact"], "default"),
+        (["prompt=compact_computer_use", "prompt._target_=arpo.agent.prompt.Prompt"], "default"),  # no word chooses it
+    ],
+)
+def test_the_usual_prompt_and_one_that_no_word_chooses_make_no_other_warm_start(words, folder):
+    assert composed("dart_miniwob", *words).model.path == f"out/warmstart_miniwob_fixed/{folder}/policy"
 
 
 def test_a_warm_start_has_as_many_desktops_as_the_run_and_writes_to_the_same_folder(entry_point):
@@ -180,28 +162,23 @@ def test_a_warm_start_has_as_many_desktops_as_the_run_and_writes_to_the_same_fol
     assert "env.size=4" in words
     folder = "some/outputs/warmstart_fake/rollout.settings.image_window=2"
     assert f'hydra.run.dir="{folder}"' in words
-    cfg = compose_file("train", words[:-1])
+    cfg = compose("train", words[:-1])
     assert cfg.env.size == 4
     assert windowed.policy == f"{folder}/policy"
 
 
-def test_a_policy_that_is_there_is_not_made_again(entry_point):
-    root = entry_point("sys.exit(1)")
-    (root / "config.json").write_text("{}")
-    WarmStart("warmstart_fake", "outputs").ensure(root)
-    assert not (root / "called").exists()
-
-
-def test_a_warm_start_that_fails_ends_the_run_with_its_name(entry_point):
+def test_a_policy_that_is_there_is_not_made_again_and_a_failure_or_a_missing_one_is_named(entry_point):
+    warmstart = WarmStart("warmstart_fake", "outputs")
     root = entry_point("sys.exit(3)")
     with pytest.raises(ConfigError, match=r"warm start failed.*experiment=warmstart_fake"):
-        WarmStart("warmstart_fake", "outputs").ensure(root / "policy")
-
-
-def test_a_policy_that_no_warm_start_writes_is_named(entry_point):
-    root = entry_point("")
+        warmstart.ensure(root / "policy")
+    (root / "called").unlink()
+    (root / "config.json").write_text("{}")
+    warmstart.ensure(root)
+    assert not (root / "called").exists()
+    entry_point("")
     with pytest.raises(ConfigError, match=r"still nothing at model\.path=.*elsewhere.*writes elsewhere"):
-        WarmStart("warmstart_fake", "outputs").ensure(root / "elsewhere")
+        warmstart.ensure(root / "elsewhere")
 
 
 STUBBORN = """
@@ -366,19 +343,19 @@ def test_a_packed_policy_is_unpacked_in_float32_rounded_to_float16(packed, tmp_p
     assert json.loads((directory / MADE).read_text())["command"] == "train.py experiment=warmstart_mine"
 
 
-@pytest.mark.parametrize("damage", ["half of the weights", "none"])
-def test_what_is_damaged_is_refused_and_nothing_is_written(packed, tmp_path, damage):
-    weights = packed[1] / WEIGHTS
-    weights.unlink() if damage == "none" else weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ConfigError, match=r"the policy of .*warmstart_mine cannot be written to .*policy"):
-        unpack("warmstart_mine", tmp_path / "policy")
-    assert not (tmp_path / "policy").exists()
-
-
-def test_a_place_that_cannot_be_written_is_named(packed, tmp_path):
-    (tmp_path / "outputs").touch()
-    with pytest.raises(ConfigError, match=r"cannot be written to .*outputs/policy"):
-        unpack("warmstart_mine", tmp_path / "outputs" / "policy")
+@pytest.mark.parametrize("damage", ["half of the weights", "no weights", "no place"])
+def test_what_is_damaged_or_has_no_place_is_refused_and_nothing_is_written(packed, tmp_path, damage):
+    weights, policy = packed[1] / WEIGHTS, tmp_path / "outputs" / "policy"
+    match damage:
+        case "half of the weights":
+            weights.write_bytes(weights.read_bytes()[:1000])
+        case "no weights":
+            weights.unlink()
+        case "no place":
+            policy.parent.touch()
+    with pytest.raises(ConfigError, match=r"the policy of .*warmstart_mine cannot be written to .*outputs/policy"):
+        unpack("warmstart_mine", policy)
+    assert not policy.exists()
 
 
 def test_a_checkout_that_nobody_may_write_gives_a_policy_that_its_owner_may(packed, tmp_path):
@@ -421,21 +398,22 @@ def test_a_run_starts_from_a_packed_policy_without_a_warm_start(packed, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [({"status": "running"}, "is running"), ({"git": GIT | {"dirty": True}}, "changed")]
+    ("change", "name", "words"),
+    [
+        ({"status": "running"}, "default", "is running"),
+        ({"git": GIT | {"dirty": True}}, "default", "changed"),
+        ({}, "seed=7", "has overrides"),
+    ],
 )
-def test_only_a_finished_warm_start_of_committed_code_is_packed(packed, tmp_path, change, words):
-    run, _ = packed
+def test_only_a_finished_warm_start_of_committed_code_without_overrides_is_packed(
+    packed, tmp_path, change, name, words
+):
+    run = packed[0].rename(packed[0].with_name(name))
     (start,) = json.loads((run / "run.json").read_text())["starts"]
     (run / "run.json").write_text(json.dumps({"starts": [start | change]}))
     with pytest.raises(ValueError, match=words):
         pack(run, tmp_path / "again")
     assert not (tmp_path / "again").exists()
-
-
-def test_only_the_experiment_as_it_stands_is_packed(packed, tmp_path):
-    other = packed[0].rename(packed[0].with_name("seed=7"))
-    with pytest.raises(ValueError, match="has overrides"):
-        pack(other, tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -1,4 +1,4 @@
-"""Twenty-odd commands that cannot run, and what each of them says before anything starts."""
+"""Commands that cannot run, and what each of them says before anything starts: one for each kind of check."""
 
 import os
 import re
@@ -24,35 +24,25 @@ EARLY = [
     ("train.py experiment=smoke rollout.settings.group_size=0", "group_size=0 should be at least 1"),
     ("train.py experiment=arpo_miniwob model.path=/nope", "leave model.path out, or set it to a directory that"),
     ("train.py experiment=arpo_miniwob env=desktop", "are tasks of miniwob, which the environment desktop cannot run"),
-    ("train.py experiment=arpo_miniwob tasks=osworld_128", "tasks of osworld, which the environment miniwob cannot"),
-    ("train.py experiment=arpo_desktop32 env=osworld", "are tasks of desktop, which the environment osworld cannot"),
     (
         "train.py experiment=smoke tasks.train._target_=arpo.evaluation.selection.listed_only "
         "+tasks.train.tasks={_target_:arpo.envs.osworld.tasks.osworld_tasks}",
         "tasks.train are tasks of osworld, which the environment fake cannot run",
     ),
     ("train.py", "it needs a checkpoint, and no path is set: set model.path"),
-    ("train.py model.path=/nope", "/nope has no config.json: set model.path"),
     # values
-    ("train.py experiment=smoke iterations=-1", "iterations must be a whole number of at least 1, got -1"),
     ("train.py experiment=smoke threads=none", "threads must be a whole number of at least 1, got none"),
-    ("train.py experiment=smoke seed=-1", "seed must be a whole number from 0 to 4294967295, got -1"),
-    ("train.py experiment=smoke rollout.settings.group_size=four", "rollout.settings.group_size=four should be a"),
     ("train.py experiment=smoke rollout.settings.max_tokens=2048", "max_context=1024 must be above"),
     ("train.py experiment=arpo_miniwob env.size=0", "env.size=0 should be at least 1"),
     ("train.py experiment=arpo_miniwob env.make_env.tabs=0", "tabs=0 should be at least 1"),
     ("train.py experiment=smoke env.backend=spark", "spark"),
-    ("train.py experiment=smoke tasks.train.count=-1", "count=-1 should be at least 0"),
     ("train.py experiment=arpo_miniwob tasks.pages=[click-tset]", "click-tset"),
     (
         "train.py experiment=warmstart_fake datamodule.collector.demonstrator.success_rate=2",
         "success_rate=2 should be",
     ),
     ("train.py experiment=smoke engine=vllm trainer=ddp", "choose engine=fleet"),
-    ("train.py experiment=smoke trainer.max_epochs=0", "trainer.max_epochs must be a whole number of at least 1, got"),
-    ("train.py experiment=smoke warmstart=smoke", "warmstart=smoke is no experiment that writes a policy; choose one"),
     ("train.py experiment=smoke env=null", "env=null: this must be the name of a choice; choose one of desktop,"),
-    ("train.py module=null", "module=null: this must be the name of a choice; choose one of dpo, grpo, kto, sft"),
     *(
         []
         if find_spec("wandb")
@@ -63,22 +53,13 @@ EARLY = [
     ("train.py experiment=offline_dpo source=nowhere", "source=nowhere holds no episodes to learn from: name the"),
     # numbers that fit no other, or none at all
     ("train.py experiment=smoke engine=fleet engine.num_gpus=0 engine.replicas=0", "engine.replicas must be at least"),
-    ("train.py experiment=smoke engine=fleet engine.num_gpus=0 engine.nodes=-1", "engine.nodes must be at least 1"),
-    ("train.py experiment=smoke module.temperature=0.5", "module.temperature=0.5 must be"),
     ("train.py experiment=warmstart_miniwob trainer=fsdp", "MuonWithAdamW needs whole matrices, and trainer=fsdp has"),
-    ("train.py experiment=smoke module.optimizer.lr=inf", "module.optimizer.lr=inf must be a finite number"),
     ("train.py experiment=smoke module.optimizer.betas=[0.9,nan]", "module.optimizer.betas.1=nan must be a finite"),
-    ("train.py experiment=smoke module.objective.imitation=nan", "imitation=nan must be a finite number"),
-    ("train.py experiment=smoke evaluation.temperature=inf", "evaluation.temperature=inf must be a finite number"),
-    ("train.py experiment=smoke replay=off rollout.settings.success_threshold=1", "be below 1"),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),
     # options of Lightning's
-    ("train.py experiment=smoke engine=hf +trainer.gradient_clip_val=1.0", "trainer.gradient_clip_val=1.0 has no"),
     ("train.py experiment=smoke engine=hf +trainer.accumulate_grad_batches=2", "trainer.accumulate_grad_batches=2"),
-    ("train.py experiment=warmstart_fake +trainer.fast_dev_run=true", "fast_dev_run=True has no place in a run: iter"),
     ("train.py experiment=smoke +trainer.limit_train_batches=1", "iterations says how long a run is"),
-    ("train.py experiment=smoke +trainer.val_check_interval=5", "callbacks.evaluation.every_n_iterations says when"),
     ("train.py experiment=smoke +trainer.precision=16-mixed", "take bf16-mixed, or model.policy.dt"),
     # words without effect
     ("train.py experiment=smoke experience=[/nowhere]", "[/nowhere]: nothing reads experience; replay=pool reads it"),
@@ -87,7 +68,6 @@ EARLY = [
     ("train.py experiment=smoke +speed=2", "+speed=2: nothing reads speed; take choices that do, or leave it out"),
     ("train.py experiment=smoke model.make.seed=4", "model.make.seed=4: nothing reads model.make.seed"),
     ("train.py experiment=warmstart_fake engine=hf", "engine=hf: nothing reads engine"),
-    ("train.py experiment=warmstart_fake rollout.settings.group_size=3", "nothing reads rollout.settings.group_size"),
     (
         "train.py experiment=arpo_miniwob callbacks.evaluation=null evaluation.protocol=standard",
         "nothing reads evaluation.protocol",
@@ -117,23 +97,15 @@ EARLY = [
         "every mistake follows a rule: set",
     ),
     # words
-    ("train.py experiment=smoke model.path=/数据", "as in 'model.path=\"/数据\"'"),
-    ("train.py experiment=smoke tasks.train.pages=[a", "as in 'tasks.train.pages=\"[a\"'"),
-    ("train.py experiment=smoke seed", "'seed' is no override: type KEY=VALUE"),
     ("train.py -m experiment=smoke seed=0 replay=on)", "as in 'replay=\"on)\"'"),
     # files
-    ("train.py experiment=smoke resume=gone.ckpt", "resume=gone.ckpt: there is no such checkpoint; resume=auto finds"),
     ("evaluate.py experiment=smoke", "no checkpoint is set: checkpoint="),
-    ("evaluate.py experiment=smoke checkpoint=gone.ckpt", "checkpoint=gone.ckpt is neither a Hugging Face directory"),
-    ("evaluate.py experiment=smoke checkpoint={model} export={model}", "exists and is not empty: name a new"),
     ("evaluate.py experiment=smoke checkpoint={model} lists=train", "names in brackets, such as lists=[train,"),
     ("evaluate.py experiment=smoke checkpoint={model} lists=[]", "lists=[] must be names in brackets"),
     ("evaluate.py experiment=smoke checkpoint={model} lists=[nowhere]", "there is no list nowhere, there are train,"),
 ]
 LATE = [
     ("train.py experiment=smoke replay.buffer.capacity_per_task=0", "capacity_per_task=0 should be at least 1"),
-    ("train.py experiment=smoke module.minibatches=0", "minibatches=0 should be at least 1"),
-    ("train.py experiment=smoke method=distillation teacher=/nope engine=hf", "teacher=/nope holds no policy: name"),
     (
         "train.py experiment=smoke method=digirl module.replayed_old_logprobs=stored module.objective.clip_low=0.1",
         "module.objective.clip_low=0.1: the method of this run compares no old log-probabilities with new ones",
@@ -142,20 +114,7 @@ LATE = [
     ("train.py experiment=smoke module.critic_rate=1e-4", "critic_rate=1e-4: the method of this run has no critic"),
     ("train.py experiment=smoke module.optimizer.betas=[0.9]", "module.optimizer.betas=[0.9] should be a list that"),
     ("train.py experiment=smoke module.objective.clip_high=-1", "clip_high=-1 should be at least 0"),
-    (
-        "train.py experiment=smoke module.objective.clip_low=0 module.objective.clip_high=0",
-        "clip_low=0 with clip_high=0 leaves no ratio that counts but 1",
-    ),
-    (
-        "train.py experiment=smoke module.objective.correction=tis_token module.objective.correction_band=[1,1]",
-        "correction_band=[1, 1] leaves no room around 1",
-    ),
-    ("train.py experiment=warmstart_fake datamodule.batch_size=0", "batch_size=0 should be at least 1"),
-    ("train.py experiment=warmstart_fake datamodule.per_task=0", "per_task=0 should be at least 1"),
-    ("train.py experiment=warmstart_fake model.family=llama", "family must be one of qwen2_5_vl, qwen3_5, qwen3_vl,"),
-    ("train.py experiment=warmstart_fake model.make.min_pixels=99999999", "most_pixels must be at least 99999999"),
     ("train.py experiment=smoke module.objective.std=both", "should be 'sample' or 'population'"),
-    ("train.py experiment=smoke deterministic=false engine.max_num_seqs=0", "max_num_seqs=0 should be at least 1"),
     ("train.py experiment=smoke rollout.settings.max_context=65536", "is above the 32768 tokens that the model was"),
     ("train.py experiment=smoke ~callbacks.weight_sync", "no callback sends the policy to the engine"),
 ]
@@ -242,8 +201,7 @@ MORE = [pytest.param(*row, marks=pytest.mark.long) for row in LATE[3:-2]]
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "words"), [*LATE[:3], *MORE, *LATE[-2:]], ids=[line for line, _ in LATE])
 def test_what_only_a_constructor_knows_is_said_before_anything_starts(line, words, tmp_path, whole):
-    ended = whole.run(words_of(line, tmp_path))
-    check_refusal(ended, words, tmp_path, without=STARTS)
+    check_refusal(whole.run(words_of(line, tmp_path)), words, tmp_path, without=STARTS)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Our own desktop in Docker: a Debian with real applications that boots in about a second and needs no KVM."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,9 +56,6 @@ class DockerDesktop(KnownDesktop):
         start_timeout_s: How long a container may take until it is healthy,
         window_timeout_s: and the applications of a task until their windows are there.
         functions: Whether the agent may call `arpo.envs.desktop.functions.FUNCTIONS` beside mouse and keyboard.
-
-    Attributes:
-        machine: The container, with the client of its guest server.
     """
 
     example_tasks = "desktop32"
@@ -93,18 +91,14 @@ class DockerDesktop(KnownDesktop):
         deadlines = replace(OURS, start_s=start_timeout_s, window_s=window_timeout_s)
         before_start()
         self._cells: Cells | None = Cells.of(of_this_package(JUDGE, memory_mb=512, wall_s=25.0))
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self._cells.leave)
             self.machine = Machine(*with_secret(self._spec), server_port=GUEST_PORT, deadlines=deadlines)
-        except BaseException:
-            self._cells.leave()
-            raise
-        try:
+            on_failure.callback(self.machine.close)
             self._cells.wait_until_ready()
             if functions:
                 check_functions(self.machine.guest, self._spec.image)
-        except BaseException:
-            self.close()
-            raise
+            on_failure.pop_all()
 
     @property
     def guest(self) -> Guest:
@@ -145,23 +139,18 @@ class DockerDesktop(KnownDesktop):
     def evaluate(self) -> float:
         """Return 1.0 when the task is done, else 0.0; a desktop that the policy has destroyed is not judged."""
         with blaming(self.machine, agent_has_acted=self._last is not None):
-            return self._score()
-
-    def _score(self) -> float:
-        task, wanted, setup = self._playing("evaluate")
-        self.machine.container.resume()
-        self.machine.guest.check_health()
-        self.machine.guest.begin_judging()
-        setup.conclude(wanted.postconfig)
-        score = score_of_giving_up(self._last, infeasible=wanted.infeasible)
-        return self._judged(task) if score is None else score
-
-    def _judged(self, task: Task) -> float:
-        assert self._cells is not None
-        request = {"id": task.id, "config": task.config, "secret": self.machine.secret}
-        return score_of(
-            self._cells.judge(request, {}, {"server": (GUEST_PORT, partial(self.machine.connect, GUEST_PORT))})
-        )
+            task, wanted, setup = self._playing("evaluate")
+            self.machine.container.resume()
+            self.machine.guest.check_health()
+            self.machine.guest.begin_judging()
+            setup.conclude(wanted.postconfig)
+            score = score_of_giving_up(self._last, infeasible=wanted.infeasible)
+            if score is not None:
+                return score
+            assert self._cells is not None
+            request = {"id": task.id, "config": task.config, "secret": self.machine.secret}
+            doors = {"server": (GUEST_PORT, partial(self.machine.connect, GUEST_PORT))}
+            return score_of(self._cells.judge(request, {}, doors))
 
     def close(self) -> None:
         """Remove the container."""
@@ -185,15 +174,9 @@ class DockerDesktop(KnownDesktop):
             yield Finished()
 
     def _duration_s(self, action: Action) -> float:
-        match action:
-            case Wait():
-                return self._wait_s
-            case Drag():
-                return DRAG_S
-            case TypeText(text):
-                return len(text) * CHARACTER_S
-            case _:
-                return 0.0
+        if isinstance(action, TypeText):
+            return len(action.text) * CHARACTER_S
+        return {Wait: self._wait_s, Drag: DRAG_S}.get(type(action), 0.0)
 
     def _renew(self) -> None:
         """Make the desktop as good as new, after the first episode."""

@@ -41,12 +41,7 @@ def check_functions(guest: Guest, image: str) -> None:
 
 
 def perform(call: Call, functions: Sequence[Function], guest: Guest) -> None:
-    """Have a guest perform a call, if it fits one of the functions; one that is refused does nothing.
-
-    Raises:
-        DesktopDestroyedError: If the agent has destroyed the desktop.
-        EnvError: If the guest does not answer as it should. A refusal is an answer.
-    """
+    """Have a guest perform a call that fits one of the functions; one that is refused, here or there, does nothing."""
     refused = refusal(call, functions)
     if not refused:
         result = guest.call(call.function, call.arguments)

@@ -36,17 +36,15 @@ class DesktopTask:
     """The content of a task file, checked."""
 
     config: tuple[Parameters, ...]
-    """Set-up steps, in order."""
     windows: tuple[str, ...]
     """Titles, or parts of them, of the windows that show that the set-up is done. A key of ours."""
-    postconfig: tuple[Parameters, ...]
-    """Steps before the checks."""
-    checks: tuple[Check, ...]
-    """Empty for an infeasible task."""
-    any_check: bool
-    """True if one check that holds is enough (`conj: or`)."""
     solution: tuple[Line, ...]
     """A script that solves it, in screen pixels. A key of ours; empty where there is none."""
+    postconfig: tuple[Parameters, ...] = ()
+    checks: tuple[Check, ...] = ()
+    """Empty for an infeasible task."""
+    any_check: bool = False
+    """True if one check that holds is enough (`conj: or`)."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """As in `Instance`; there before the set-up."""
     done: Callable[[Home], bool] | None = None
@@ -123,12 +121,10 @@ def _command_line(guest: Guest, result: Parameters) -> str:
         return ""
 
 
-def _file(guest: Guest, result: Parameters) -> str:
-    content = guest.file(result["path"])
-    return "" if content is None else content.decode(errors="replace")
-
-
-RESULTS: Mapping[str, Callable[[Guest, Parameters], str]] = {"vm_command_line": _command_line, "vm_file": _file}
+RESULTS: Mapping[str, Callable[[Guest, Parameters], str]] = {
+    "vm_command_line": _command_line,
+    "vm_file": lambda guest, result: (guest.file(result["path"]) or b"").decode(errors="replace"),
+}
 """Functions that fetch the text a check is about, by OSWorld's names; a file that is not there reads as empty."""
 
 
@@ -141,7 +137,6 @@ METRICS: Mapping[str, Callable[[str, Parameters], bool]] = {
     "exact_match": lambda found, rules: found == str(rules["expected"]),
     "check_include_exclude": _check_include_exclude,
 }
-"""OSWorld's metrics that our tasks use."""
 
 
 def _checks(evaluator: Parameters) -> tuple[Check, ...]:
@@ -166,9 +161,6 @@ def _of_template(instance: Instance) -> DesktopTask:
     return DesktopTask(
         config=({"type": "launch", "parameters": {"command": [*instance.launch]}},),
         windows=(instance.window,),
-        postconfig=(),
-        checks=(),
-        any_check=False,
         solution=read_script(instance.solution),
         files=instance.files,
         done=instance.done,

@@ -1,15 +1,4 @@
-"""The rule of blame: what an agent can cause is its 0, and void is what no agent can cause.
-
-| what happened | score |
-|---|---|
-| what is judged is not there, or a program of a check ends badly or never | what the check says, mostly 0 |
-| a check or OSWorld's metric raises on what the agent has made, or gives no number | 0, `blamed_result` |
-| judging takes more time or memory than the cell has, or ends the cell, and a second one | 0, `blamed_excess` |
-| the desktop says that its programs have made it useless, or ended for want of memory | 0, `blamed_destroyed` |
-| OSWorld's own machine runs, and its server, which the agent may end, does not answer | 0, `blamed_destroyed` |
-| our guest server does not answer, or the container has ended, is paused or cut off | void |
-| the machine was too busy for a program of a check, or for the cell | void |
-| a download fails, a package or a function of OSWorld's is missing, no cell starts | void |
+"""The rule of blame: what an agent can cause is its 0, and void is what no agent can cause; docs/hostile.md lists it.
 
 A check that raises on the untouched or the solved desktop is broken; `python -m arpo tasks certify` finds those.
 """
@@ -25,15 +14,9 @@ from arpo.errors import BlamedError, DesktopDestroyedError, EnvError
 
 @contextmanager
 def blaming(machine: Machine, *, agent_has_acted: bool, ends_server: bool = False) -> Iterator[None]:
-    """Blame the agent for the silence of a guest that it can cause.
+    """Raise `DesktopDestroyedError` in the place of the `EnvError` of a silent guest that the agent can have caused.
 
-    Args:
-        machine: Of the guest.
-        agent_has_acted: Whether anything can be its doing yet.
-        ends_server: Whether it can end the guest server, as that of OSWorld's machine, which is a program of its user.
-
-    Raises:
-        DesktopDestroyedError: In the place of an `EnvError` that it can have caused.
+    It can end (`ends_server`) the guest server of OSWorld's machine, which is a program of its user.
     """
     try:
         yield
@@ -49,10 +32,7 @@ def blaming(machine: Machine, *, agent_has_acted: bool, ends_server: bool = Fals
 
 
 def score_of(outcome: Mapping[str, Any]) -> float:
-    """Return the score of a judgement in a cell.
-
-    Args:
-        outcome: What `Cells.judge` gave.
+    """Return the score of a judgement in a cell, by what `Cells.judge` gave.
 
     Raises:
         BlamedError: If there is none, and the agent can have caused that.

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from arpo.agent.actions import Action, CallUser, Fail, Finished
@@ -25,7 +26,6 @@ QUIET_S, SETTLE_LIMIT_S = 0.5, 2.0
 """The rest of the screen before the next action, and the longest wait for it."""
 ACTIVE_TITLE = ("xdotool", "getactivewindow", "getwindowname")
 KILLED = "ends every application"
-"""An attack that an agent may try on any task."""
 APPLICATIONS = "soffice|chrom|gimp|vlc|thunderbird|mousepad|pcmanfm|galculator|terminal|xterm|evince|eog"
 
 
@@ -97,16 +97,14 @@ def _line(text: str) -> Line:
 
 
 def play(env: RealDesktop, task: Task, script: Script) -> float:
-    """Set a task up, perform a script and return the score.
-
-    Raises:
-        EnvError: If the desktop fails, or a window does not come.
-    """
+    """Set a task up, perform a script and return the score; a window that does not come is an `EnvError`."""
     env.reset(task)
     line: Line | Command | None = None
     for line in script:
         if isinstance(line, Window):
-            _wait_for(env.guest, line)
+            if not poll_until(partial(line.is_active, env.guest), WINDOW_S):
+                found = env.guest.execute(ACTIVE_TITLE).output.strip()
+                raise EnvError("guest", f"no window with {line.title!r} in its title has the keyboard, but {found!r}")
         elif isinstance(line, Command):
             env.guest.execute(line.arguments)
         else:
@@ -117,25 +115,16 @@ def play(env: RealDesktop, task: Task, script: Script) -> float:
     return env.evaluate()
 
 
-def _wait_for(guest: Guest, window: Window) -> None:
-    if not poll_until(lambda: window.is_active(guest), WINDOW_S):
-        found = guest.execute(ACTIVE_TITLE).output.strip()
-        raise EnvError("guest", f"no window with {window.title!r} in its title has the keyboard, but {found!r}")
-
-
 def certify(
     perform: Callable[[Task, Script], float], task: Task, scripts: Scripts, *, repeats: int = 10
 ) -> dict[str, Any]:
-    """Play all scripts of a task and return their scores, whatever they are.
+    """Play all scripts of a task and return their scores, whatever they are; giving up solves an infeasible one.
 
     Args:
         perform: Plays a script on a desktop, as `play` does, and returns the score.
-        task: Of an infeasible one, giving up is the solution.
-        scripts: Those of the task.
         repeats: How often the solution is played.
 
     Raises:
-        EnvError: If the desktop fails, or a window does not come.
         BlamedError: If the grader is broken: it gives no score of the untouched or the solved desktop.
     """
 

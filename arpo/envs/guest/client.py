@@ -35,7 +35,6 @@ LARGEST_TEXT = 4 * 2**20
 LARGEST_LIST = 2**20
 """Bytes of a list in JSON, whose records take eight times as much memory."""
 LARGEST_FILE = 32 * 2**20
-"""Bytes of a file that is graded."""
 
 
 @checked
@@ -99,11 +98,6 @@ class Guest:
     A call raises `EnvError` of kind `guest` if it is not done at its deadline, or its answer is too long, packed or of
     another type than it must be, and `DesktopDestroyedError` once the programs of the desktop have made it useless.
     Only what changes nothing (GET) is tried a second time, within the same deadline.
-
-    Args:
-        address: `http://host:port`.
-        secret: What the guest demands; empty for a plain OSWorld guest.
-        deadlines: How long each kind of call may take.
     """
 
     def __init__(self, address: str, secret: str = "", deadlines: Deadlines = OURS) -> None:
@@ -118,10 +112,7 @@ class Guest:
     def screenshot(self, *, quiet_s: float = 0.0, limit_s: float = 0.0, most_bytes: int = LARGEST_ANSWER) -> bytes:
         """Return the screen as PNG, unchecked.
 
-        Args:
-            quiet_s: Wait until the picture has not changed for so long; 0: take it as it is. Only our guests wait.
-            limit_s: Wait no longer than this.
-            most_bytes: Bytes that it may have.
+        Our guests wait until it has not changed for `quiet_s`, but no longer than `limit_s`; 0: take it as it is.
         """
         wait = {"quiet_s": str(quiet_s), "limit_s": str(limit_s)} if quiet_s > 0 else {}
         return self._get("/screenshot", wait, timeout_s=self.deadlines.call_s + limit_s, most_bytes=most_bytes)
@@ -146,12 +137,7 @@ class Guest:
         self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
 
     def wait_until_healthy(self, is_running: Callable[[], bool], probe: "Callable[[Guest], object]" = greet) -> None:
-        """Wait until the guest takes screenshots; what fails before counts as not yet.
-
-        Args:
-            is_running: Says whether there is anything to wait for.
-            probe: Fails while the guest is not healthy.
-        """
+        """Wait until `probe` raises no `EnvError`, as long as the guest `is_running`."""
         limit_s, began = self.deadlines.start_s, time.monotonic()
         ask_engine_at = began
         while True:
@@ -185,8 +171,7 @@ class Guest:
         return decoded(self._post("/setup/execute", body, timeout_s=timeout_s), Execution, "/setup/execute")
 
     def functions(self) -> dict[str, dict[str, str]]:
-        """Return the functions that an agent may call, by name, with the type of each parameter; none of a guest that
-        knows of no such thing."""
+        """Return the functions that an agent may call, by name, with the types of parameters; none of an old guest."""
         answer = self._ask("GET", "/functions", most_bytes=LARGEST_LIST)
         if answer.status == HTTPStatus.NOT_FOUND:
             return {}

@@ -30,18 +30,7 @@ def container_of(
     processes: int = 512,
     answers: tuple[int, ...] = (),
 ) -> ContainerSpec:
-    """Return the container of a desktop.
-
-    Args:
-        image: What `docker/build_image.sh` has built.
-        screen: Width and height in pixels.
-        network: `closed` or `open`.
-        memory_mb: MiB that the desktop may use, its files included.
-        disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
-        cpus: Cores that the desktop may use.
-        processes: That may run at once.
-        answers: Ports beside the guest server's on which programs of a closed desktop answer this machine.
-    """
+    """Return the container of a desktop, with the limits of `DockerDesktop`; some of its programs answer on ports."""
     return ContainerSpec(
         image,
         ports=(GUEST_PORT, *answers),

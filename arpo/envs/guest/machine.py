@@ -14,17 +14,7 @@ class Machine:
     """The one container that an environment has at a time, and the client of the guest server in it.
 
     The constructor and every method raise `EnvError` where there is no container, or it or its guest does not start.
-
-    Args:
-        spec: The first container to start.
-        secret: What its guest server demands; empty for a plain OSWorld guest.
-        server_port: Where the guest server listens, in the guest.
-        deadlines: How long a container may take until its guest is healthy, and each call of that.
-        probe: Fails while a guest is not healthy; `Guest.greet` is for our own guest server.
-        containers: Connects to the engine.
-
-    Attributes:
-        secret: What the guest server of the container demands.
+    A plain OSWorld guest demands no secret; the `probe` of our own one, which fails until it is healthy, greets it.
     """
 
     def __init__(

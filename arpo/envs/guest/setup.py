@@ -20,12 +20,10 @@ that plays never rests."""
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The values that a task's commands may name: `{SCREEN_WIDTH}` and the like, and `{CLIENT_PASSWORD}`."""
+    """The values that a task's commands may name: `{SCREEN_WIDTH}` and the like in pixels, and `{CLIENT_PASSWORD}`."""
 
     width: int
-    """Pixels."""
     height: int
-    """Pixels."""
     password: str = ""
     """Of the guest's user, whom commands make an administrator."""
 
@@ -50,17 +48,10 @@ class TaskSetup:
 
     A method is the schema of its step: the parameters of the method are those of the step in a task file, and the
     ones without a default must be there.
-
-    Args:
-        guest: Where the steps are performed.
-        task_id: The task that errors and the log name.
-        screen: What commands may name.
     """
 
     def __init__(self, guest: Guest, task_id: str, screen: Screen) -> None:
-        self._guest = guest
-        self._task_id = task_id
-        self._screen = screen
+        self._guest, self._task_id, self._screen = guest, task_id, screen
         self._prepares = False
 
     def prepare(self, steps: Sequence[Mapping[str, Any]]) -> None:
@@ -101,10 +92,7 @@ class TaskSetup:
     def _perform(self, step: Mapping[str, Any]) -> None:
         self.STEPS[step["type"]](self, **step["parameters"])
 
-    def _execute(self, command: Command, shell: bool = False) -> None:
-        self._run(command, shell)
-
-    def _run(self, command: Command, shell: bool) -> Execution:
+    def _execute(self, command: Command, shell: bool = False) -> Execution:
         """Run a command to its end.
 
         One that ran has not failed, whatever its exit status: OSWorld's own client looks at no exit status, and its
@@ -159,4 +147,3 @@ class TaskSetup:
         "open": _open,
         "sleep": _sleep,
     }
-    """The methods by the types of steps."""

@@ -11,11 +11,10 @@ from arpo.agent.actions import Action, CallUser, Fail
 from arpo.errors import TaskFormatError, quoted
 from arpo.types import Task
 
-Step = Callable[..., None]
+Step = Callable[..., object]
 """A method that performs one kind of set-up step. Its parameters are those that a task file must and may give."""
 
 NOT_SUPPORTED: Mapping[str, str] = {"googledrive": "it needs a Google account", "login": "it needs a Google account"}
-"""OSWorld's steps that no interpreter here performs, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,7 @@ def load_task(root: str | Path, domain: str, name: str) -> Task:
 
 
 def step_obstacles(record: Mapping[str, Any], known: Mapping[str, Step]) -> Iterator[Obstacle]:
-    """Yield the steps of a task file, and their parameters, that an interpreter does not know.
-
-    Args:
-        record: The task file: its keys `config` and `evaluator.postconfig` hold steps.
-        known: The interpreter's methods by the types of steps, as in `TaskSetup.STEPS`.
-    """
+    """Yield the steps of a task file, and their parameters, that an interpreter with these `STEPS` does not know."""
     for key, steps in (
         ("config", record.get("config", [])),
         ("evaluator.postconfig", record["evaluator"].get("postconfig", [])),

@@ -34,7 +34,7 @@ class BrokenConnectionError(NoAnswerError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer of a server."""
+    """A whole answer."""
 
     status: int
     content: bytes
@@ -43,10 +43,7 @@ class Answer:
 class Transport:
     """A client of one HTTP server that trusts it with nothing. Any thread may call it.
 
-    Args:
-        address: `http://host:port`.
-        secret: Sent with every request; empty for none.
-        name: What errors call the server.
+    Every request carries the secret, if there is one; errors call the server by `name`, else by its address.
     """
 
     def __init__(self, address: str, secret: str = "", *, name: str | None = None) -> None:
@@ -67,10 +64,7 @@ class Transport:
         """Make one request and return its whole answer, whatever its status.
 
         Args:
-            method: Of the request.
-            path: With the query, or without one.
             timeout_s: From the connection to the last byte.
-            most_bytes: Bytes that the body may have.
             content: What `httpx.Request` takes: `params`, `json`, or `data` and `files`.
 
         Raises:

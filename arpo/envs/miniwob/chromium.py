@@ -76,21 +76,18 @@ class ChromiumError(RuntimeError):
     """Raised when Chromium refuses a command or a script throws."""
 
 
+class _Named(msgspec.Struct):
+    product: str = ""
+    sessionId: str = ""  # noqa: N815 - the name is DevTools'
+
+
 class _Message(msgspec.Struct):
     id: int | None = None
     method: str = ""
-    sessionId: str = ""  # noqa: N815 - the name is DevTools'
+    sessionId: str = ""  # noqa: N815
     params: msgspec.Raw = NOTHING
     result: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
-
-
-class _Detached(msgspec.Struct):
-    sessionId: str = ""  # noqa: N815
-
-
-class _Version(msgspec.Struct):
-    product: str
 
 
 class Browser:
@@ -110,7 +107,7 @@ class Browser:
             self.pid, self._write_fd, self._read_fd = _spawn(executable, self.profile, renderers)
             undo.callback(self.kill, "it did not start")
             threading.Thread(target=self._read, name="arpo-chromium", daemon=True).start()
-            version = decoded(self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S), _Version, "its version")
+            version = decoded(self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S), _Named, "its version")
             undo.pop_all()
         log.info("started %s as process %d", version.product, self.pid)
 
@@ -150,7 +147,7 @@ class Browser:
         return future
 
     def wait(self, futures: "Iterable[Future[msgspec.Raw]]", deadline: float, what: str) -> list[msgspec.Raw]:
-        """Return the answers, or replace a browser that does not give them in time.
+        """Return the answers; kill a browser that does not give them in time.
 
         Raises:
             EnvError: `timeout` or `crash`.
@@ -187,15 +184,13 @@ class Browser:
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def _read(self) -> None:
-        reason = "its process ended"
-        buffer = bytearray()
-        while chunk := _read_some(self._read_fd):
-            try:
+        reason, buffer = "its process ended", bytearray()
+        try:
+            while chunk := os.read(self._read_fd, 1 << 20):
                 for message in _messages(buffer, chunk):
                     self._dispatch(decoded(message, _Message, "DevTools", fault="crash"))
-            except EnvError as error:
-                reason = str(error)
-                break
+        except (EnvError, OSError) as error:
+            reason = str(error)
         os.close(self._read_fd)
         self.kill(reason)  # a browser that lives on would not be read
         _reaped(self.pid)
@@ -211,7 +206,7 @@ class Browser:
                 future.set_result(message.result)
             return
         if message.method in ("Inspector.targetCrashed", "Target.detachedFromTarget"):
-            lost = decoded(message.params, _Detached, message.method, fault="crash")
+            lost = decoded(message.params, _Named, message.method, fault="crash")
             self._fail_session(lost.sessionId or message.sessionId)
             return
         with self._lock:
@@ -274,13 +269,6 @@ def _messages(buffer: bytearray, chunk: bytes) -> Iterator[bytes]:
     buffer += rest
     if len(buffer) > LARGEST_MESSAGE:
         raise EnvError("crash", f"it sent a message of more than {LARGEST_MESSAGE} bytes")
-
-
-def _read_some(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 1 << 20)
-    except OSError:
-        return b""
 
 
 def _reaped(pid: int) -> bool:

@@ -39,8 +39,6 @@ MAX_FIRST_SCREENS = 1024
 class MiniWobEnv(KnownDesktop):
     """A MiniWoB++ page on a screen. Environments of one process share a browser; each may live in its own thread.
 
-    Every method but `close` raises `EnvError` if the page or the browser failed, or there is no running episode.
-
     Args:
         screen: Width and height of the screenshots; pixels around the page show a plain desktop.
         viewport: Width and height of the browser window in page pixels, at least 160 x 210.
@@ -77,8 +75,7 @@ class MiniWobEnv(KnownDesktop):
         self._tabs.join(tabs)
         self._share = tabs
         self._tab: Tab | None = None
-        self._sound = False
-        """Whether the last call on the tab came to its end."""
+        self._sound = False  # whether the last call on the tab came to its end
         self._episode: tuple[Tab, Observation] | None = None  # with what is to be seen now
         self._done, self.raw_reward = False, 0.0
         self._closed = False
@@ -156,8 +153,7 @@ class MiniWobEnv(KnownDesktop):
     def close(self) -> None:
         """Close the tab; idempotent."""
         if not self._closed:
-            self._closed = True
-            self._sound = False  # its answer is not waited for
+            self._closed, self._sound = True, False  # its answer is not waited for
             self._let_go()
             self._tabs.leave(self._share)
 
@@ -197,8 +193,6 @@ class MiniWobEnv(KnownDesktop):
 
 def _page_and_seed(task: Task) -> tuple[str, int]:
     page, seed = task.config.get("page"), task.config.get("seed")
-    if page not in known_pages():
-        raise TaskFormatError(f"task {task.id!r}: config['page'] is {page!r}, not a MiniWoB++ page")
-    if not isinstance(seed, int):
-        raise TaskFormatError(f"task {task.id!r}: config['seed'] is {seed!r}, not an integer")
+    if page not in known_pages() or not isinstance(seed, int):
+        raise TaskFormatError(f"task {task.id!r} needs a config with page, one of MiniWoB++, and an integer seed")
     return page, seed

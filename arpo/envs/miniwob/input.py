@@ -76,7 +76,6 @@ class InputDevices(MouseAndKeyboard[Event]):
 
     @override
     def pointer(self) -> tuple[float, float]:
-        """Return the place of the pointer, in page pixels."""
         return self._x, self._y
 
     def release(self, x: float, y: float) -> list[Event]:

@@ -132,12 +132,7 @@ class Tab:
         self.page = page
 
     def evaluate(self, expression: str, deadline: float, kind: type[_T]) -> _T:
-        """Return the value of a JavaScript expression; a promise is awaited.
-
-        Raises:
-            ChromiumError: If it throws.
-            EnvError: If the value is of another kind.
-        """
+        """Return the value of a JavaScript expression, which must be of this kind; a promise is awaited."""
         settings = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         answer = self._call("Runtime.evaluate", settings, deadline)
         thrown = answer.exceptionDetails

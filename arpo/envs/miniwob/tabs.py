@@ -9,20 +9,10 @@ from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.errors import EnvError
 
-RELOADED_PAGES = frozenset(
-    [
-        "book-flight",
-        "book-flight-nodelay",
-        "choose-date",
-        "choose-date-easy",
-        "choose-date-medium",
-        "hot-cold",
-        "scroll-text",
-        "scroll-text-2",
-        "use-colorwheel",
-        "use-colorwheel-2",
-    ]
-)
+RELOADED_PAGES = {
+    *("book-flight", "book-flight-nodelay", "choose-date", "choose-date-easy", "choose-date-medium"),
+    *("hot-cold", "scroll-text", "scroll-text-2", "use-colorwheel", "use-colorwheel-2"),
+}
 """Pages that carry traces of an episode into the next one: loaded anew for every episode."""
 
 LOADS = threading.BoundedSemaphore(4)
@@ -35,11 +25,6 @@ class LoadedTabs:
     Restarting a loaded page costs an eighth of loading it. An environment that kept its own tabs would find the page
     of its next task in few of them; all environments together have every page open several times. Their one browser
     is started for the first tab, replaced when it has died, and closed with the last tab.
-
-    Args:
-        executable: Chromium.
-        geometry: Of the tabs.
-        renderers: Renderer processes that the tabs share.
     """
 
     def __init__(self, executable: str, geometry: Geometry, renderers: int) -> None:
@@ -69,9 +54,7 @@ class LoadedTabs:
     def take(self, page: str, timeout_s: float) -> Tab:
         """Return a tab that shows the page: one where it is loaded, else a new one, else the longest unused.
 
-        Args:
-            page: The page.
-            timeout_s: For loading it; waiting for a turn to load comes on top.
+        It may take `timeout_s` to load; waiting for a turn to load comes on top.
 
         Raises:
             EnvError: If the page or the browser failed.
@@ -80,14 +63,19 @@ class LoadedTabs:
         with self._lock:  # those that share the next browser must not wait for tabs of one that is gone
             dead = [tab for tab in self._idle if not tab.browser.alive]
             self._idle = [tab for tab in self._idle if tab.browser.alive]
+            tab = next((tab for tab in reversed(self._idle) if tab.page == page), None)
+            if tab is not None:
+                self._idle.remove(tab)
         for each in dead:
             self.close(each)
-        tab = self._loaded(page)
         if tab is not None and page not in RELOADED_PAGES:
             return tab
         with LOADS:
             deadline = time.monotonic() + timeout_s
-            tab = tab or self._vacant() or self._new(deadline)
+            if tab is None:
+                with self._lock:
+                    tab = self._idle.pop(0) if self._idle and self._open >= self._room else None
+            tab = tab or self._new(deadline)
             try:
                 tab.load(page, deadline)
             except (EnvError, ChromiumError):
@@ -116,17 +104,6 @@ class LoadedTabs:
             self._browser.close()
             self._browser = None
 
-    def _loaded(self, page: str) -> Tab | None:
-        with self._lock:
-            found = next((tab for tab in reversed(self._idle) if tab.page == page), None)
-            if found is not None:
-                self._idle.remove(found)
-            return found
-
-    def _vacant(self) -> Tab | None:
-        with self._lock:
-            return self._idle.pop(0) if self._idle and self._open >= self._room else None
-
     def _new(self, deadline: float) -> Tab:
         with self._lock:
             if self._browser is None or not self._browser.alive:
@@ -141,7 +118,5 @@ class LoadedTabs:
             raise
 
 
-@cache
-def loaded_tabs(executable: str, geometry: Geometry, renderers: int) -> LoadedTabs:
-    """Return the tabs that environments of one kind share in this process."""
-    return LoadedTabs(executable, geometry, renderers)
+loaded_tabs = cache(LoadedTabs)
+"""The tabs that environments of one kind share in this process."""

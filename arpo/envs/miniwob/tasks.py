@@ -38,11 +38,7 @@ def miniwob_tasks(pages: Iterable[str], seeds: Iterable[int]) -> list[Task]:
 def miniwob_shares(pages: Iterable[str], shares: Mapping[str, float], usual: int, first_seed: int) -> list[Task]:
     """Return as many tasks of every page as its share of the usual number says, with seeds from the first one on.
 
-    Args:
-        pages: The pages, each with a share of 1 where nothing else is said.
-        shares: What is said; the pages may be a few of those that it is said of.
-        usual: Tasks of a page with a share of 1.
-        first_seed: Of every page.
+    A page that has no share has 1; there may be shares of other pages, too.
     """
     for page in shares:
         _check_page(page)

@@ -106,11 +106,7 @@ class _Wire:
         self._foreign: dict[int, Foreign] = {}
 
     def ask(self, function: str, *arguments: Any, **keywords: Any) -> Any:
-        """Return the result of a function of the other process.
-
-        Raises:
-            ForeignCodeError: If it gives nothing usable.
-        """
+        """Return the result of a function of the other process, or raise `ForeignCodeError` if it gives none."""
         question = [function, self.packed(arguments), {name: self.packed(each) for name, each in keywords.items()}]
         try:
             self.send(question)
@@ -199,13 +195,7 @@ class ForeignModule(ModuleType):
 
 
 class ForeignModules(MetaPathFinder, Loader):
-    """A finder of the modules in a directory, but for trusted ones, which the other process imports.
-
-    Args:
-        directory: The place of the agent's files.
-        trusted: Names of modules in it that are not the agent's.
-        connection: To the process that runs `serve`.
-    """
+    """A finder of the modules in a directory, but for trusted ones, which the process that runs `serve` imports."""
 
     def __init__(self, directory: str, trusted: Collection[str], connection: socket.socket) -> None:
         self._directory, self._trusted = Path(directory), frozenset(trusted)

@@ -35,20 +35,13 @@ class Tab:
 
 
 class ChromeTabs:
-    """The tabs of one Chrome; a call raises `EnvError` if that does not answer.
-
-    Args:
-        address: Such as `http://127.0.0.1:9222`. A host name other than `localhost` is refused by Chrome.
-        start_timeout_s: How long Chrome may take to listen.
-        load_timeout_s: How long to wait for one page.
-    """
+    """The tabs of one Chrome, at an address without a host name but `localhost`; calls raise `EnvError`."""
 
     def __init__(
         self, address: str, *, start_timeout_s: float = START_TIMEOUT_S, load_timeout_s: float = LOAD_TIMEOUT_S
     ) -> None:
         self._transport = Transport(address, name="Chrome in the guest")
-        self._start_timeout_s = start_timeout_s
-        self._load_timeout_s = load_timeout_s
+        self._start_timeout_s, self._load_timeout_s = start_timeout_s, load_timeout_s
 
     def open(self, urls: Sequence[str]) -> None:
         """Open a tab for each address and close the one that Chrome began with."""
@@ -97,8 +90,9 @@ class ChromeTabs:
     def _close(self, tab: Tab) -> None:
         """Close a tab and wait until it is gone: Chrome answers before that."""
         self._call("GET", f"/json/close/{tab.id}")
-        is_gone = poll_until(lambda: all(other.id != tab.id for other in self.pages()), CALL_TIMEOUT_S, CLOSE_POLL_S)
-        if not is_gone:  # a page may ask whether one really wants to leave
+        if not poll_until(
+            lambda: all(other.id != tab.id for other in self.pages()), CALL_TIMEOUT_S, CLOSE_POLL_S
+        ):  # a page may ask whether one really wants to leave
             raise EnvError("reset", f"the tab of {tab.url} did not close within {CALL_TIMEOUT_S:.0f} s")
 
     def _call(self, method: str, path: str) -> bytes:
@@ -108,11 +102,7 @@ class ChromeTabs:
         return answer.content
 
 
-def same_page(address: str, other: str) -> bool:
-    """Return whether two addresses are of one page, whatever their scheme, `www.` and last slash."""
-    return _bare(address) == _bare(other)
-
-
-def _bare(address: str) -> tuple[str, str, str]:
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    return parts.netloc.removeprefix("www."), parts.path.rstrip("/"), parts.query
+def same_page(*addresses: str) -> bool:
+    """Return whether addresses are of one page, whatever their scheme, `www.` and last slash."""
+    parts = [urlsplit(address if "://" in address else f"//{address}") for address in addresses]
+    return len({(each.netloc.removeprefix("www."), each.path.rstrip("/"), each.query) for each in parts}) == 1

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,6 @@ class OSWorldEnv(KnownDesktop):
     """A `DesktopEnv`: one machine an episode, set up as the task file says and graded by OSWorld's own code.
 
     Args:
-        machine: What to start.
         cache: Directory of what tasks download; shared by the environments of a node.
         grader_python: Interpreter of the environment that `make osworld` made.
         guarded: Whether the guest server of the machine asks for a secret: OSWorld's does not, that of our image does.
@@ -56,8 +55,6 @@ class OSWorldEnv(KnownDesktop):
             rests, as ours does. The official code: 0.5 in training, 1 in evaluation.
         boot_timeout_s: How long a machine may take to its first screenshot.
         grading_timeout_s: How long OSWorld's graders may take for one task.
-        containers: Connects to the engine.
-        cells: Starts the cells in which the graders run.
     """
 
     example_tasks = "osworld_subset32"
@@ -87,12 +84,12 @@ class OSWorldEnv(KnownDesktop):
         self._spec, self._guarded = machine, guarded
         self._files = FileCache(cache)
         self._grader = Grader(grader_python, timeout_s=grading_timeout_s, cells=cells)
-        self._password = password
-        self._pause_s = pause_s
+        self._password, self._pause_s = password, pause_s
         self._episode: tuple[Task, OSWorldSetup] | None = None
         self._last: Action | None = None
         self._used = self._boots = False
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self._grader.close)
             self._machine = Machine(
                 *self._new_guest(),
                 server_port=SERVER_PORT,
@@ -100,14 +97,9 @@ class OSWorldEnv(KnownDesktop):
                 probe=Guest.screenshot,
                 containers=containers,
             )
-        except BaseException:
-            self._grader.close()
-            raise
-        try:
+            on_failure.callback(self._machine.close)
             self._grader.wait_until_ready()
-        except BaseException:
-            self.close()
-            raise
+            on_failure.pop_all()
 
     @property
     def guest(self) -> Guest:

@@ -34,7 +34,6 @@ EMPTY_HISTORY_URL = (
     "https://huggingface.co/datasets/xlangai/ubuntu_osworld_file_cache/resolve/main/chrome/"
     "44ee5668-ecd5-4366-a6ce-c1c9b8d4e938/history_empty.sqlite?download=true"
 )
-"""An empty history of Chrome, from OSWorld."""
 EMPTY_HISTORY = "history_empty.sqlite"
 HEAD_BYTES = 8192
 """What is looked at of a file: the signature of each kind stands there, of a PDF after other bytes too."""
@@ -63,10 +62,7 @@ class FileCache:
     A file that is there is whole: it gets its name after its last byte, and not if it is a page in the file's place.
     The names of set-up files are those of OSWorld's own cache, so a folder that its runs filled can be used here; a
     page that they have kept is noticed, and the file downloaded again.
-
-    Args:
-        root: The folder.
-        on_bytes: Hears of each piece that comes how many bytes it has.
+    `on_bytes` hears of each piece that comes how many bytes it has.
     """
 
     def __init__(self, root: str | Path, on_bytes: Callable[[int], object] = lambda _: None) -> None:
@@ -74,12 +70,7 @@ class FileCache:
         self._on_bytes = on_bytes
 
     def fetch(self, url: str, task_id: str, name: str) -> Path:
-        """Return the path of a file with the content of an address.
-
-        Args:
-            url: Where the file is.
-            task_id: Whose file it is.
-            name: What the file is called where it is used; only its last part counts.
+        """Return the path of a file with the content of an address; of its name where it is used the last part counts.
 
         Raises:
             EnvError: If it cannot be downloaded, or something else came: that says nothing about the agent.
@@ -197,14 +188,7 @@ def _begins_at(response: httpx.Response, start: int) -> bool:
 
 
 def check_content(path: Path, name: str, url: str, content_type: str = "") -> None:
-    """Check that a file fits its name, as far as its first bytes show.
-
-    Args:
-        path: The file.
-        name: Its name where it is used, whose ending says what it should be.
-        url: Where it came from.
-        content_type: What the server called it; empty where that is not known any more.
-    """
+    """Check that a file fits the ending of its name, and its type where that is known, as its first bytes show."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     cut = head.startswith(b"PK") and Path(name).suffix.lower() in SIGNATURES and not zipfile.is_zipfile(path)

@@ -19,22 +19,13 @@ class GuestDoors(NamedTuple):
 
     server: Callable[[], socket.socket]
     chromium: Callable[[], socket.socket]
-    """DevTools of Chrome."""
     vlc: Callable[[], socket.socket]
-    """VLC's status page."""
     secret: str = ""
-    """What the server demands; empty where it demands none."""
 
 
 @checked
 class Grader:
-    """OSWorld's graders, which score one task at a time with the metric functions of `desktop-env`.
-
-    Args:
-        python: The interpreter of the second environment, which `make osworld` makes.
-        timeout_s: For one task.
-        cells: Starts the cells of a program.
-    """
+    """OSWorld's graders, which score one task at a time, in the environment that `make osworld` makes."""
 
     def __init__(
         self, python: str | Path, *, timeout_s: Positive, cells: Callable[[Program], Cells] = Cells.of
@@ -49,8 +40,6 @@ class Grader:
         """Return the score of a task.
 
         Args:
-            evaluator: Of the task file.
-            doors: Where the task was done.
             files: What it is compared with, and what steps have saved, by the names that the evaluator has for them.
 
         Raises:

@@ -210,11 +210,7 @@ class Grader:
         self._lost.install()
 
     def prepare(self, evaluator: Mapping[str, Any]) -> None:
-        """Import all that a task needs.
-
-        Raises:
-            GraderError: If it needs what is not there.
-        """
+        """Import all that a task needs, or raise `GraderError`."""
         wanted = [(self.metrics, name) for name in _as_list(evaluator["func"])]
         configs = [*_as_list(evaluator.get("result")), *_as_list(evaluator.get("expected"))]
         wanted += [(self.getters, config["type"]) for config in configs if config]

@@ -32,9 +32,7 @@ def virtual_machine(
 
     Args:
         disk: OSWorld's `Ubuntu.qcow2`, at this path on every node that has environments.
-        image: The container image that runs it.
-        memory_mb: MiB of the machine; OSWorld's own number is 4096.
-        cores: Of the machine; OSWorld's own number is 4.
+        memory_mb: MiB of the machine; this default, and that of the cores, are OSWorld's own.
         kvm: Use the virtualisation of the processor. Without it the machine is emulated, some ten times slower.
     """
     if disk is None:
@@ -57,13 +55,9 @@ def virtual_machine(
 def container(
     image: str, *, memory_mb: AtLeastOne = 3072, disk_mb: AtLeastOne = 512, cores: AtLeastOne = 2
 ) -> ContainerSpec:
-    """Return a container of our image that has OSWorld's applications; it needs neither KVM nor OSWorld's disk.
+    """Return a container of the image that `docker/build_image.sh full` builds, with the limits of `DockerDesktop`.
 
-    Args:
-        image: What `docker/build_image.sh full` has built.
-        memory_mb: MiB of the desktop, its files included.
-        disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
-        cores: That the desktop may use.
+    It needs neither KVM nor OSWorld's disk.
     """
     spec = container_of(
         image,

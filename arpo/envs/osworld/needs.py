@@ -26,7 +26,6 @@ class Need(StrEnum):
     VS_CODE = "VS Code"
     WEB = "live web"
     GRADER = "a grader"
-    """A grader that does not run here."""
     ACCOUNT = "an account"
 
 
@@ -62,14 +61,7 @@ def need_of(task: Task) -> Need:
 def tasks_by_need(
     root: str | Path | None, ids: Ids, *, needs: Sequence[str], skip_unsupported: bool = True
 ) -> list[Task]:
-    """Load those of some of OSWorld's tasks that need certain things.
-
-    Args:
-        root: OSWorld's `evaluation_examples` folder.
-        ids: As those of `osworld_tasks`.
-        needs: Values of `Need`.
-        skip_unsupported: Leave out tasks that cannot run here, whatever they need.
-    """
+    """Load those of some of OSWorld's tasks that need certain things; the other arguments are of `osworld_tasks`."""
     wanted = read_needs(needs)
     return [task for task in osworld_tasks(root, ids, skip_unsupported=skip_unsupported) if need_of(task) in wanted]
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from arpo.envs.guest.client import Command, Guest, poll_until
+from arpo.envs.guest.client import Command, Execution, Guest, poll_until
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import Step, as_list
 from arpo.envs.osworld.chrome import ChromeTabs
@@ -28,32 +28,22 @@ LINK_TRANSITION = 805306368
 
 
 class OSWorldSetup(TaskSetup):
-    """An interpreter of all steps of one of OSWorld's tasks.
-
-    Args:
-        guest: Where the steps are performed.
-        task_id: The task whose downloads they use.
-        screen: What commands may name.
-        chrome: The Chrome of the guest; it need not run before a step that speaks to it.
-        files: Where downloads are kept.
-
-    Attributes:
-        saved: What steps save for the grader, by name.
-    """
+    """An interpreter of all steps of one of OSWorld's tasks; Chrome need not run before a step that speaks to it."""
 
     def __init__(self, guest: Guest, task_id: str, screen: Screen, *, chrome: ChromeTabs, files: FileCache) -> None:
         super().__init__(guest, task_id, screen)
-        self._chrome = chrome
-        self._files = files
+        self._chrome, self._files = chrome, files
         self.saved: dict[str, bytes] = {}
+        """What steps save for the grader, by name."""
         self._scripts: dict[str, bytes] = {}
 
-    def _execute(self, command: Command, shell: bool = False, stdout: str = "", stderr: str = "") -> None:
+    def _execute(self, command: Command, shell: bool = False, stdout: str = "", stderr: str = "") -> Execution:
         """Run a command, and keep what it wrote in files of these names."""
-        done = self._run(command, shell)
+        done = super()._execute(command, shell)
         for name, text in ((stdout, done.output), (stderr, done.error)):
             if name:
                 self.saved[name] = text.encode()
+        return done
 
     def _download(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:
@@ -121,13 +111,7 @@ class OSWorldSetup(TaskSetup):
 
 
 def add_visits(database: Path, history: Sequence[Mapping[str, Any]], *, now: datetime) -> None:
-    """Write visits into a history of Chrome.
-
-    Args:
-        database: Changed in place.
-        history: Pages with `url`, `title` and `visit_time_from_now_in_seconds`.
-        now: What the seconds are counted back from; Chrome keeps times in UTC.
-    """
+    """Write visits, so many seconds before `now` in UTC, into a history of Chrome."""
     with closing(sqlite3.connect(database)) as connection, connection:
         for page in history:
             visited = now - timedelta(seconds=page["visit_time_from_now_in_seconds"])

@@ -31,14 +31,12 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "googledrive_file": "it needs a Google account",
     "compare_image_text": "it reads text in pictures with a neural network of its own (easyocr)",
 }
-"""All that OSWorld has and we leave out, with the reason."""
 
 
 def osworld_tasks(root: str | Path | None, ids: Ids, *, skip_unsupported: bool = False) -> list[Task]:
-    """Load tasks by domain and id from OSWorld's `evaluation_examples` folder.
+    """Load tasks by domain and id from OSWorld's `evaluation_examples` folder, the root.
 
     Args:
-        root: The folder.
         ids: File names by domain, or a file with them: of `lists/`, or a path of one like OSWorld's `test_all.json`.
         skip_unsupported: Leave out, and name in the log, tasks that need what we do not have, such as an account.
     """
@@ -68,15 +66,11 @@ def read_tasks(root: str | Path | None, ids: Ids) -> list[Task]:
         trouble = "paths.osworld is not set" if root is None else f"OSWorld's task files are not at {root}"
         remedy = "and set ARPO_OSWORLD_TASKS (or paths.osworld) to its evaluation_examples folder"
         raise ConfigError(f"{trouble}: clone {CLONE} {remedy}")
-    listed = _read_list(ids) if isinstance(ids, str) else ids
-    return [load_task(root, domain, name) for domain, names in listed.items() for name in names]
-
-
-def _read_list(name: str) -> Mapping[str, Sequence[str]]:
-    if not (LISTS / name).is_file():
-        raise ConfigError(f"ids={name} is no file: name one of {LISTS}, or the path of another one")
-    listed: Mapping[str, Sequence[str]] = json.loads((LISTS / name).read_text(encoding="utf-8"))
-    return listed
+    if isinstance(ids, str):
+        if not (LISTS / ids).is_file():
+            raise ConfigError(f"ids={ids} is no file: name one of {LISTS}, or the path of another one")
+        ids = dict(json.loads((LISTS / ids).read_text(encoding="utf-8")))
+    return [load_task(root, domain, name) for domain, names in ids.items() for name in names]
 
 
 def obstacles(record: Mapping[str, Any]) -> list[Obstacle]:

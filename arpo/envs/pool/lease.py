@@ -12,8 +12,6 @@ from arpo.envs.protocol import StepResult
 from arpo.errors import ArpoError, BlamedError, EnvError
 from arpo.types import Observation, Task
 
-FAULT_KINDS = ("reset", "step", "evaluate", "timeout", "crash", "screenshot", "guest")
-BLAMED_KINDS = ("destroyed", "result", "excess")
 TIMED_CALLS = ("reset", "step", "evaluate")
 
 Counters = defaultdict[str, float]
@@ -22,7 +20,8 @@ Counters = defaultdict[str, float]
 
 def new_counters() -> Counters:
     """Return the counters of a pool at 0, so that a metric is there before its first event."""
-    names = [f"fault_{kind}" for kind in FAULT_KINDS] + [f"blamed_{kind}" for kind in BLAMED_KINDS]
+    names = [f"fault_{kind}" for kind in (*TIMED_CALLS, "timeout", "crash", "screenshot", "guest")]
+    names += [f"blamed_{kind}" for kind in ("destroyed", "result", "excess")]
     names += [f"{call}_calls" for call in TIMED_CALLS]
     names += ["episodes", "restarts", "restart_failures", "recycled", "slow", "lost"]
     names += [f"{activity}_s" for activity in ("busy", "restart", *TIMED_CALLS)]
@@ -37,7 +36,6 @@ class LeasedEnv:
         fault: The error that broke the environment; every later call raises it again.
         interrupted: Whether a call was cancelled, and may still be running.
         worker_died: Whether the worker broke, and every environment in it with this one.
-        steps_s: Seconds of each step.
     """
 
     def __init__(
@@ -80,11 +78,7 @@ class LeasedEnv:
         return cast(Sequence[Action], await self.call("distractors"))
 
     async def call(self, method: Method, *arguments: object) -> object:
-        """Call a method of the environment in its worker.
-
-        Raises:
-            EnvError: If the environment failed, now or before, its worker died, or the deadline passed.
-        """
+        """Call a method; an `EnvError` says that the environment failed, its worker died, or the deadline passed."""
         if self.fault is not None:
             raise EnvError(self.fault.kind, f"the environment has failed before: {self.fault}")
         self.interrupted = True  # until there is an answer: the call goes on when its caller is cancelled
@@ -100,8 +94,7 @@ class LeasedEnv:
 
     async def _answer(self, method: Method, *arguments: object) -> object:
         """Return the answer of the worker, or the error that stands for it."""
-        deadline = self._deadlines[method]
-        began = time.monotonic()
+        deadline, began = self._deadlines[method], time.monotonic()
         try:
             async with asyncio.timeout(deadline):
                 return await self._worker.call(self._index, method, *arguments)
@@ -112,9 +105,9 @@ class LeasedEnv:
             first_line = str(error).strip().partition("\n")[0]
             return EnvError("crash", f"the worker process failed: {type(error).__name__}: {first_line}")
         finally:
+            seconds = time.monotonic() - began
             if method in TIMED_CALLS:
-                seconds = time.monotonic() - began
                 self._counters[f"env/{method}_calls"] += 1
                 self._counters[f"env/{method}_s"] += seconds
-                if method == "step":
-                    self.steps_s.append(seconds)
+            if method == "step":
+                self.steps_s.append(seconds)

@@ -19,6 +19,7 @@ from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
+BACKENDS: dict[str, Callable[[], Backend]] = {"ray": RayBackend, "thread": ThreadBackend}
 CLOSE_TIMEOUT_S = 5.0
 RESTART_DELAYS = (0.0, 0.03, 0.12, 0.5, 1.0)
 """Waits before the attempts at one restart, in units of the build deadline: it says how slow an environment is.
@@ -67,7 +68,9 @@ class EnvPool:
         self._envs_per_worker = envs_per_worker
         self._recycle_after = recycle_after
         self._slow_step_s = slow_step_s
-        self._backend = _backend(backend)
+        if isinstance(backend, str) and backend not in BACKENDS:
+            raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
+        self._backend = BACKENDS[backend]() if isinstance(backend, str) else backend
         self._counters = new_counters()
         self._deadlines: dict[Method, float] = {
             "build": reset_timeout_s,
@@ -115,11 +118,7 @@ class EnvPool:
 
     @asynccontextmanager
     async def lease(self, task: Task) -> AsyncIterator[LeasedEnv]:
-        """Wait for a free environment and hold it for one episode.
-
-        Args:
-            task: What will be played; the log names it with an environment that broke.
-        """
+        """Wait for a free environment and hold it for one episode of a task, which the log names where it broke."""
         if not self._slots:
             raise ConfigError("the pool is not running; call start() first")
         slot = await self._take()
@@ -267,11 +266,3 @@ class EnvPool:
         await asyncio.gather(*closing, return_exceptions=True)  # an environment that does not close is killed
         for worker in filter(None, (host.dead, host.worker)):
             await worker.kill()
-
-
-def _backend(backend: str | Backend) -> Backend:
-    if not isinstance(backend, str):
-        return backend
-    if backend not in ("ray", "thread"):
-        raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
-    return RayBackend() if backend == "ray" else ThreadBackend()

@@ -52,11 +52,7 @@ class RayWorker:
 class Placement:
     """A spread of workers over resources such as `docker:10.0.0.2`, each worth as many environments as its node said.
 
-    It belongs to the event loop of its pool.
-
-    Args:
-        kind: The beginning of their names, such as `docker`.
-        read: Returns everything that the cluster has now, by name; nodes come and go.
+    It belongs to the event loop of its pool. `read` returns all that the cluster has now, by name: nodes come and go.
     """
 
     def __init__(self, kind: str, read: Callable[[], Mapping[str, float]]) -> None:
@@ -112,6 +108,8 @@ class RayBackend:
 
     async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> RayWorker:
         """Start an actor."""
+        import ray
+
         with ExitStack() as on_kill:
             resources = {}
             if self._placement is not None:
@@ -119,8 +117,20 @@ class RayBackend:
                 on_kill.callback(self._placement.free, name, count)
                 resources[name] = count
             label = uuid.uuid4().hex
-            actor = _start_actor(resources, make_env, count, label)
-            worker = RayWorker(actor, label, on_kill.pop_all())
+            actor = ray.remote(EnvWorker).options(
+                num_cpus=0,  # environments wait more than they compute, and any number must fit
+                resources=resources,
+                max_restarts=0,
+                max_concurrency=MAX_CALLS_IN_FLIGHT,
+                # A Ray of our own hands our environment and import path to its workers, and starts them faster so.
+                runtime_env=None if RAY.owned else {"env_vars": worker_environment()},
+            )
+            with env_boundary("crash", "starting a worker process"):
+                try:
+                    started = actor.remote(make_env, count, label)
+                except (TypeError, PicklingError) as error:
+                    raise ConfigError(f"make_env must be picklable to travel to a worker process: {error}") from error
+            worker = RayWorker(started, label, on_kill.pop_all())
         try:
             await worker.wait_until_started()
         except BaseException:
@@ -133,22 +143,3 @@ class RayBackend:
         if self._opened:
             self._opened = False
             await asyncio.wrap_future(RAY.release())
-
-
-def _start_actor(resources: dict[str, int], make_env: Callable[[], DesktopEnv], count: int, label: str) -> Any:
-    """Start an actor that asks for no CPU: environments wait more than they compute, and any number must fit."""
-    import ray
-
-    actor = ray.remote(EnvWorker).options(
-        num_cpus=0,
-        resources=resources,
-        max_restarts=0,
-        max_concurrency=MAX_CALLS_IN_FLIGHT,
-        # A Ray of our own hands our environment and import path to its workers, and starts them faster so.
-        runtime_env=None if RAY.owned else {"env_vars": worker_environment()},
-    )
-    with env_boundary("crash", "starting a worker process"):
-        try:
-            return actor.remote(make_env, count, label)
-        except (TypeError, PicklingError) as error:
-            raise ConfigError(f"make_env must be picklable to travel to a worker process: {error}") from error

@@ -49,10 +49,10 @@ class Slot:
     index: int
     """Position in its worker."""
     worker: Worker | None = None
-    """The worker that its environment is in; the host may have another one by now."""
+    """The one that its environment is in; the host may have another by now."""
     state: SlotState = SlotState.STARTING
     episodes: int = 0
-    """Episodes since the environment was built."""
+    """Since the environment was built."""
     since: float = 0.0
     """The moment at which the running lease began."""
     steps_s: deque[float] = field(default_factory=partial(deque, maxlen=WINDOW))
@@ -73,17 +73,11 @@ def make_slots(size: int, envs_per_worker: int) -> list[Slot]:
 
 
 def slow_reason(slot: Slot, slots: Sequence[Slot], slow_step_s: float) -> str | None:
-    """Return the reason to call an environment slow, None where there is none, or it has not taken enough steps.
+    """Return the reason to call an environment of a pool slow, None where there is none, or too few steps were taken.
 
-    One whose every call ends just before its deadline breaks nothing, and all wait for it. Where fewer than half of
-    the others have taken enough steps to compare with, all may be slow, and none is named: to build one anew makes a
-    busy machine slower still. One that is as slow after it was built anew is not named again until it has been fast:
-    the machine or its tasks are slow, and every new environment would cost more time.
-
-    Args:
-        slot: Of the environment.
-        slots: Of the pool.
-        slow_step_s: Seconds of a step that is not called slow.
+    Where fewer than half of the others have taken enough steps to compare with, all may be slow, and none is named: to
+    build one anew makes a busy machine slower still. One that is as slow after it was built anew is not named again
+    until it has been fast: the machine or its tasks are slow, and every new environment would cost more time.
     """
     usual_s = {each: median(each.steps_s) for each in slots if len(each.steps_s) >= ENOUGH}
     its_s = usual_s.pop(slot, 0.0)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Literal, Protocol
 
+from typing_extensions import override
+
 from arpo.agent.actions import Action
 from arpo.envs.protocol import DesktopEnv, DistractingEnv, SolvableEnv, StepResult
 from arpo.envs.screenshot import check_screenshot
@@ -34,15 +36,12 @@ class Worker(Protocol):
     @property
     def failures(self) -> tuple[type[Exception], ...]:
         """The exceptions by which a call says that the worker itself is dead."""
-        ...
 
     def call(self, index: int, method: Method, *arguments: object) -> Awaitable[object]:
-        """Run a method of one environment; an `ArpoError` comes back as a value."""
-        ...
+        """Run a method of one environment; an `ArpoError` is returned, not raised."""
 
     async def kill(self) -> None:
         """End the worker and what its environments started; idempotent."""
-        ...
 
 
 class Backend(Protocol):
@@ -52,12 +51,7 @@ class Backend(Protocol):
         """Prepare; called once before the first worker."""
 
     async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
-        """Start a worker with room for some environments; it builds none yet.
-
-        Raises:
-            EnvError: If the worker does not start.
-        """
-        ...
+        """Start a worker with room for some environments; it builds none yet. It raises `EnvError` if it cannot."""
 
     async def close(self) -> None:
         """Free what `open` took; every worker was killed before."""
@@ -66,10 +60,7 @@ class Backend(Protocol):
 class EnvWorker:
     """The environments of one worker, in this process or, as a Ray actor, in one of its own.
 
-    Args:
-        make_env: Builds one environment.
-        count: How many environments.
-        label: Marks the processes that they start; None: they are not marked.
+    A `label` marks the processes that they start.
     """
 
     failures = ()
@@ -81,12 +72,9 @@ class EnvWorker:
             os.environ[WORKER_VARIABLE] = label
 
     async def call(self, index: int, method: Method, *arguments: object) -> object:
-        """Run a method of one environment in its thread.
+        """Run a method of one environment in its thread, and return an `ArpoError` as a value, as processes take it.
 
         A build where a call still runs gets a new thread: what hangs in the old one costs its own environment only.
-
-        Returns:
-            What the method returns, or the `ArpoError` it raises: as a value it crosses processes unchanged.
         """
         if method == "build" and self._envs[index].busy:
             self._envs[index].retire()
@@ -102,18 +90,12 @@ class EnvWorker:
             env.retire()
 
 
-class ThreadBackend:
+class ThreadBackend(Backend):
     """Workers in this process, for laptops and tests: an environment that crashes takes the process with it."""
 
-    async def open(self) -> None:
-        """Do nothing: threads are there."""
-
+    @override
     async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
-        """Start the threads of one worker."""
         return EnvWorker(make_env, count)
-
-    async def close(self) -> None:
-        """Do nothing: threads end with the process."""
 
 
 @contextmanager

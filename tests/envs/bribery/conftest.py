@@ -5,6 +5,9 @@ import tempfile
 
 import pytest
 
+from arpo.envs.desktop.env import DockerDesktop
+from tests.envs.desktops import FULL, QUICK
+
 
 @pytest.fixture(scope="module", autouse=True)
 def own_folders(tmp_path_factory):
@@ -18,3 +21,10 @@ def own_folders(tmp_path_factory):
         yield
         os.chdir(here)
         tempfile.tempdir = before
+
+
+@pytest.fixture(scope="module")
+def full():
+    env = DockerDesktop(**{**QUICK, "image": FULL, "memory_mb": 2048, "disk_mb": 256, "window_timeout_s": 120.0})
+    yield env
+    env.close()

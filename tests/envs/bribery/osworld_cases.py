@@ -7,15 +7,13 @@ from arpo.envs.osworld.tasks import read_tasks
 from arpo.types import Task
 from tests.envs.bribery.programs import PROGRAMS, WATCH, each_program
 from tests.envs.desktop.sabotage import OUTLIVED, python
-from tests.envs.osworld.task_files import FILES
+from tests.envs.osworld.support import FILES, cloud_file, rule, vm_file
 
 DESKTOP = "/home/user/Desktop"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A task and what is played on it."""
-
     task: Task
     solved: str
     attacks: Mapping[str, str]
@@ -32,20 +30,13 @@ def of_osworld(domain, start):
     return task
 
 
-def own(name, evaluator, config=()):
+def own(name, func, result, expected, *config, **evaluator):
+    evaluator = {**evaluator, "func": func, "result": result, "expected": expected}
     return Task(name, "Do it.", domain="os", config={"config": list(config), "evaluator": evaluator})
 
 
-def url(name):
-    return f"http://127.0.0.1:9/{name}"
-
-
-def gold(name):
-    return {"type": "cloud_file", "path": url(name), "dest": name}
-
-
 def uploads(*names, folder=""):
-    files = [{"url": url(name), "path": folder + name} for name in names]
+    files = [{"url": cloud_file(name)["path"], "path": folder + name} for name in names]
     return {"type": "download", "parameters": {"files": files}}
 
 
@@ -57,12 +48,8 @@ def prints(command):
     return {"type": "vm_command_line", "command": command, "shell": True}
 
 
-def rule(**rules):
-    return {"type": "rule", "rules": rules}
-
-
 def result(name):
-    return {"type": "vm_file", "path": f"{DESKTOP}/{name}", "dest": name}
+    return vm_file(name, folder=DESKTOP)
 
 
 def always(command):
@@ -103,12 +90,10 @@ PRINTED_CODE = Case(
 WITHOUT = Case(
     own(
         "kills",
-        {
-            "func": "check_include_exclude",
-            "result": prints("cat ~/list.txt; echo there"),
-            "expected": rule(include=[], exclude=["bread"]),
-        },
-        [runs("echo bread > ~/list.txt")],
+        "check_include_exclude",
+        prints("cat ~/list.txt; echo there"),
+        rule(include=[], exclude=["bread"]),
+        runs("echo bread > ~/list.txt"),
     ),
     "rm ~/list.txt",
     {
@@ -119,14 +104,7 @@ WITHOUT = Case(
     },
 )
 SCRIPTED = Case(
-    own(
-        "script",
-        {
-            "func": "exact_match",
-            "result": prints(f"python3 {DESKTOP}/script.py"),
-            "expected": rule(expected="[1, 1]\n"),
-        },
-    ),
+    own("script", "exact_match", prints(f"python3 {DESKTOP}/script.py"), rule(expected="[1, 1]\n")),
     f"echo 'print([1, 1])' > {DESKTOP}/script.py",
     {
         "a child that never becomes a program": (
@@ -143,18 +121,15 @@ SCRIPTED = Case(
 ARCHIVE = Case(
     own(
         "archive",
-        {
-            "postconfig": [runs(f"cd {DESKTOP} && tar -zcf all.tar.gz *.txt")],
-            "func": "compare_archive",
-            "result": result("all.tar.gz"),
-            "expected": gold("all_gold.tar.gz"),
-            "options": {"file_type": "text"},
-        },
+        "compare_archive",
+        result("all.tar.gz"),
+        cloud_file("all_gold.tar.gz"),
+        postconfig=[runs(f"cd {DESKTOP} && tar -zcf all.tar.gz *.txt")],
+        options={"file_type": "text"},
     ),
     f"cd {DESKTOP}; echo yes > a.txt",
     {
-        what: python(
-            f"""
+        what: python(f"""
 import io, os, tarfile, time
 os.chdir("{DESKTOP}")
 with tarfile.open("/tmp/evil.tar.gz", "w:gz") as archive:
@@ -171,8 +146,7 @@ while True:
     else:
         open("all.tar.gz", "wb").close()
     time.sleep(0.001)
-"""
-        )
+""")
         for what, adds in {
             "C2 leave the folder": 'add("a.txt"); add("../../../../tmp/escaped"); add("../all_gold_gold/a.txt")',
             "C2 a link out of it": 'add("l", b"", type=tarfile.SYMTYPE, linkname="../all_gold_gold"); add("l/a.txt")',
@@ -204,10 +178,7 @@ def test():
 """
 RIGHT = "def double(n):\n    return 2 * n\ndef name():\n    return 'block'\n"
 CODE = Case(
-    own(
-        "suite",
-        {"func": "check_python_file_by_test_suite", "result": result("block.py"), "expected": gold("suite.py")},
-    ),
+    own("suite", "check_python_file_by_test_suite", result("block.py"), cloud_file("suite.py")),
     f"cat > {DESKTOP}/block.py <<'END'\n{RIGHT}END",
     {
         what: f"cat > {DESKTOP}/block.py <<'END'\n{code}\nEND"
@@ -243,12 +214,10 @@ CODE = Case(
 SCRIPT = Case(
     own(
         "eval",
-        {
-            "postconfig": [uploads("eval.sh"), runs("chmod +x eval.sh")],
-            "func": "check_include_exclude",
-            "result": prints("bash eval.sh"),
-            "expected": rule(include=["Success: done"], exclude=[]),
-        },
+        "check_include_exclude",
+        prints("bash eval.sh"),
+        rule(include=["Success: done"], exclude=[]),
+        postconfig=[uploads("eval.sh"), runs("chmod +x eval.sh")],
     ),
     "echo yes > ~/answer.txt",
     {
@@ -276,22 +245,18 @@ SCRIPT = Case(
 GOLD = Case(
     own(
         "gold",
-        {
-            "postconfig": [
-                uploads("right.xlsx", folder=f"{DESKTOP}/"),
-                {"type": "open", "parameters": {"path": f"{DESKTOP}/right.xlsx"}},
-                {"type": "sleep", "parameters": {"seconds": 1}},
-            ],
-            "func": "compare_table",
-            "result": result("mine.xlsx"),
-            "expected": {**result("right.xlsx")},
-            "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
-        },
-        [
-            uploads("right.xlsx", folder="/tmp/"),
-            uploads("wrong.xlsx", folder=f"{DESKTOP}/"),
-            runs(f"mv {DESKTOP}/wrong.xlsx {DESKTOP}/mine.xlsx"),
+        "compare_table",
+        result("mine.xlsx"),
+        result("right.xlsx"),
+        uploads("right.xlsx", folder="/tmp/"),
+        uploads("wrong.xlsx", folder=f"{DESKTOP}/"),
+        runs(f"mv {DESKTOP}/wrong.xlsx {DESKTOP}/mine.xlsx"),
+        postconfig=[
+            uploads("right.xlsx", folder=f"{DESKTOP}/"),
+            {"type": "open", "parameters": {"path": f"{DESKTOP}/right.xlsx"}},
+            {"type": "sleep", "parameters": {"seconds": 1}},
         ],
+        options={"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
     ),
     f"cp /tmp/right.xlsx {DESKTOP}/mine.xlsx",
     {
@@ -305,8 +270,7 @@ GOLD = Case(
             f"cd {DESKTOP}; rm mine.xlsx; ln -s /run/judge/home/user/Desktop/right.xlsx mine.xlsx"
         ),
         "H4 a pipe": f"mkfifo {DESKTOP}/right.xlsx",
-        "H8 a workbook that grows": python(
-            f"""
+        "H8 a workbook that grows": python(f"""
 import zipfile
 row = "<row>" + '<c t="inlineStr"><is><t>a</t></is></c>' * 200 + "</row>"
 old = zipfile.ZipFile("{DESKTOP}/mine.xlsx")
@@ -317,8 +281,7 @@ with zipfile.ZipFile("{DESKTOP}/mine.xlsx", "w", zipfile.ZIP_DEFLATED, compressl
             space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
             content = f'<worksheet xmlns="{{space}}"><sheetData>{{row * 30000}}</sheetData></worksheet>'
         new.writestr(name, content)
-"""
-        ),
+"""),
         "H8 a workbook of entities": PROGRAMS["documents that grow"],
         "H8 pictures": PROGRAMS["pictures of a billion points"],
     },

@@ -130,8 +130,7 @@ PROGRAMS = {
     **{f"{name} everywhere": EVERYWHERE.format(way.format('"$each"')) for name, way in JUNK.items()},
     "zeros without end everywhere": EVERYWHERE.format('ln -s /dev/zero "$each"'),
     "a terabyte everywhere": EVERYWHERE.format('truncate -s 1T "$each"'),
-    "archives that lie of their size": python(
-        """
+    "archives that lie of their size": python("""
 import glob, os, tarfile
 sparse = tarfile.TarInfo("large")
 sparse.size, sparse.pax_headers = 512, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
@@ -142,10 +141,8 @@ for folder in glob.glob(os.path.expanduser("~/*/")) + [os.path.expanduser("~/")]
             import io
             with tarfile.open(name, "w:gz", format=tarfile.PAX_FORMAT) as archive:
                 archive.addfile(sparse, io.BytesIO(b"0\\n".ljust(512, b"\\0")))
-"""
-    ),
-    "documents that grow": python(
-        """
+"""),
+    "documents that grow": python("""
 import glob, os, zipfile
 lines = b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaaaaaaaa">' + b"".join(
     b'<!ENTITY a%d "%s">' % (n, b"&a%s;" % (str(n - 1).encode() if n > 1 else b"") * 10) for n in range(1, 12)) + b"]>"
@@ -161,10 +158,8 @@ for name in glob.glob(os.path.expanduser("~/*")) + glob.glob(os.path.expanduser(
     with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, each in enumerate(names):
             archive.writestr(each, bomb if number % 2 else b" " * 200_000_000)
-"""
-    ),
-    "pictures of a billion points": python(
-        """
+"""),
+    "pictures of a billion points": python("""
 import glob, os, struct, zlib
 def part(kind, content):
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -173,7 +168,6 @@ png = b"\\x89PNG\\r\\n\\x1a\\n" + part(b"IHDR", struct.pack(">IIBBBBB", 32000, 3
 for name in glob.glob(os.path.expanduser("~/*")) + glob.glob(os.path.expanduser("~/*/*")):
     if os.path.isfile(name):
         open(name, "wb").write(png)
-"""
-    ),
+"""),
 }
 """By what they do."""

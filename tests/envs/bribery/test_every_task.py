@@ -4,9 +4,7 @@ The guest is a server of this process that answers every getter with the rubbish
 file of each kind.
 """
 
-import json
 import os
-import subprocess
 
 import pytest
 
@@ -16,9 +14,8 @@ from arpo.envs.osworld.needs import tasks_by_need
 from arpo.errors import BlamedError, EnvError
 from tests.envs.desktops import needs_cells
 from tests.envs.osworld.guest import FakeGuest, failure, in_json
-from tests.envs.osworld.standins.building import REPOSITORY
-from tests.envs.osworld.task_files import FILES, ids_of, needs_files
-from tests.envs.osworld.test_grader import PYTHON, doors, needs_graders
+from tests.envs.osworld.standins.building import make_files
+from tests.envs.osworld.support import FILES, PYTHON, doors, ids_of, needs_files, needs_graders
 
 pytestmark = [needs_files, needs_graders, *needs_cells, pytest.mark.long, pytest.mark.timeout(3000)]
 
@@ -61,16 +58,6 @@ class Rubbish(FakeGuest):
         return answers.get(target.partition("?")[0]) or super().answer(method, target, body)
 
 
-MAKE = """
-import json, sys
-from pathlib import Path
-from tests.envs.osworld.standins import anything
-for path in map(Path, json.load(sys.stdin)):
-    path.parent.mkdir(exist_ok=True, parents=True)
-    anything.make(path)
-"""
-
-
 @pytest.fixture(scope="module")
 def tasks():
     found = tasks_by_need(FILES, ids_of("osworld_369"), needs=["nothing", "files", "a package"])
@@ -80,8 +67,7 @@ def tasks():
 @pytest.fixture(scope="module")
 def cache(tasks, tmp_path_factory):
     places = FileCache(tmp_path_factory.mktemp("cache"))
-    made = [str(places.place(url, task.id, name)) for task in tasks for url, name in files_of(task)]
-    subprocess.run([PYTHON, "-c", MAKE], input=json.dumps(made).encode(), cwd=REPOSITORY, check=True)
+    make_files({"": [places.place(url, task.id, name) for task in tasks for url, name in files_of(task)]})
     return places
 
 

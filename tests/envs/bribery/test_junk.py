@@ -1,19 +1,17 @@
 """Rubbish in the place of what OSWorld's graders read: of each kind of file and of each way to fetch it."""
 
 import json
-import subprocess
 from functools import partial
 
 import pytest
 
-from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.guest.image import GUEST_PORT
 from arpo.envs.osworld.grader import Grader, GuestDoors
 from tests.envs.bribery.programs import JUNK
 from tests.envs.bribery.verdicts import unharmed, verdict
-from tests.envs.desktops import FULL, QUICK, editor_task, needs_full, one_and_others
-from tests.envs.osworld.standins.building import REPOSITORY
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.desktops import editor_task, needs_full, one_and_others
+from tests.envs.osworld.standins.building import make_files
+from tests.envs.osworld.support import PYTHON, cloud_file, needs_graders, rule, vm_file
 
 pytestmark = [*needs_full, needs_graders, pytest.mark.timeout(240)]
 
@@ -37,22 +35,6 @@ OF_FILES = {
     "tar.gz": ("compare_archive", {"file_type": "text", "file_path": "files"}),
 }
 """Metrics by the kind of file, with options; the right file is the one that it is compared with."""
-
-MAKE = """
-import sys
-from pathlib import Path
-from tests.envs.osworld.standins import anything
-anything.make(*map(Path, sys.argv[1:]))
-"""
-
-
-def rule(**rules):
-    return {"type": "rule", "rules": rules}
-
-
-def vm_file(name):
-    return {"type": "vm_file", "path": f"/home/user/{name}", "dest": name}
-
 
 SETTING = json.dumps({"profile": {"name": "Thomas"}})
 BOOKMARKS = json.dumps({"roots": {"bookmark_bar": {"children": [{"type": "folder", "name": "Favorites"}]}}})
@@ -107,19 +89,11 @@ OF_TEXTS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Some file of each kind, made by the libraries that read it."""
     folder = tmp_path_factory.mktemp("made")
     paths = [folder / f"gold.{kind}" for kind in OF_FILES if kind != "txt"]
-    subprocess.run([PYTHON, "-c", MAKE, *paths], cwd=REPOSITORY, check=True)
+    make_files({"": paths})
     (folder / "gold.txt").write_text("yes\n")
     return folder
-
-
-@pytest.fixture(scope="module")
-def full():
-    env = DockerDesktop(**{**QUICK, "image": FULL, "memory_mb": 2048, "disk_mb": 256})
-    yield env
-    env.close()
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +104,6 @@ def grader():
 
 
 def judged(full, grader, evaluator, files):
-    """Return what OSWorld's graders say of the desktop."""
     guest = full.guest
     guest.begin_judging()
     doors = GuestDoors(
@@ -144,7 +117,7 @@ def judged(full, grader, evaluator, files):
 
 def of_file(kind):
     metric, options = OF_FILES[kind]
-    gold = {"type": "cloud_file", "path": "http://127.0.0.1:9/", "dest": f"gold.{kind}"}
+    gold = cloud_file(f"gold.{kind}")
     return {"func": metric, "result": vm_file(f"mine.{kind}"), "expected": gold, "options": options}
 
 

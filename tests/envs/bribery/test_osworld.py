@@ -13,8 +13,8 @@ from tests.envs.bribery import vlc
 from tests.envs.bribery.osworld_cases import CASES
 from tests.envs.bribery.verdicts import unharmed, verdict
 from tests.envs.desktops import FULL, needs_full, one_and_others
-from tests.envs.osworld.standins.building import REPOSITORY, build, tasks_with_standins
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.osworld.standins.building import build, tasks_with_standins
+from tests.envs.osworld.support import PYTHON, ROOT, needs_graders
 
 pytestmark = [*needs_full, needs_graders, pytest.mark.timeout(400)]
 
@@ -49,7 +49,7 @@ def cache(tmp_path_factory):
                 path.write_text(case.files[name])
             else:
                 made.append(path)
-    subprocess.run([PYTHON, "-c", MAKE, *made], cwd=REPOSITORY, check=True)
+    subprocess.run([PYTHON, "-c", MAKE, *made], cwd=ROOT, check=True)
     build(tasks_with_standins(["59f21cfb"]), root)
     return root
 

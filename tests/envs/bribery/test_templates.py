@@ -5,12 +5,11 @@ import time
 
 import pytest
 
-from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.desktop.templates.lists import TEMPLATES, template_task
 from tests.envs.bribery.programs import PROGRAMS
 from tests.envs.bribery.verdicts import unharmed, verdict
 from tests.envs.desktop.templates.test_end_states import states_of
-from tests.envs.desktops import FULL, QUICK, needs_full, one_and_others
+from tests.envs.desktops import needs_full, one_and_others
 
 pytestmark = [*needs_full, pytest.mark.timeout(240)]
 
@@ -32,20 +31,12 @@ ONE_EACH = (
 COPY = "python3 -c \"import tkinter; t = tkinter.Tk(); t.clipboard_append('{}'); t.update(); t.mainloop()\""
 
 
-@pytest.fixture(scope="module")
-def full():
-    env = DockerDesktop(**{**QUICK, "image": FULL, "memory_mb": 2048, "disk_mb": 256, "window_timeout_s": 120.0})
-    yield env
-    env.close()
-
-
 def begin(env, name):
     env.reset(template_task(TEMPLATES[name], SEED))
     return TEMPLATES[name].instance(SEED)
 
 
 def solve(env, name, instance):
-    """Leave the state that solves an instance."""
     if name == "calculator/copy-a-result":
         first, word, second = re.search(r"(\d+) (plus|minus|times) (\d+)", instance.instruction).groups()
         value = {"plus": int.__add__, "minus": int.__sub__, "times": int.__mul__}[word](int(first), int(second))

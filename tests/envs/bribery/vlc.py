@@ -46,8 +46,7 @@ def gone_again(setting):
 WAYS = {
     "listen on its port": server('serve(listen("127.0.0.1"))'),
     "listen on its port of IPv6": server('serve(listen("::", socket.AF_INET6))'),
-    "answer and become VLC": server(
-        """
+    "answer and become VLC": server("""
 listening = listen("127.0.0.1")
 while True:
     taken, _ = listening.accept()
@@ -55,10 +54,8 @@ while True:
     if os.fork() == 0:
         become_vlc(taken)
     taken.close()
-"""
-    ),
-    "become VLC and let another one answer": server(
-        """
+"""),
+    "become VLC and let another one answer": server("""
 listening = listen("127.0.0.1")
 one, two = socket.socketpair()
 if os.fork() == 0:
@@ -73,8 +70,7 @@ while True:
         socket.send_fds(one, [b"x"], [taken.fileno()])
         become_vlc(taken)
     taken.close()
-"""
-    ),
+"""),
     "connections of VLC with the same numbers": ENDED
     + "sed -i 's/^http-port/http-host=127.0.0.2\\nhttp-port/' ~/.config/vlc/vlcrc; (vlc &); sleep 2\n"
     + python(

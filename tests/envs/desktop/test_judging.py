@@ -29,18 +29,10 @@ def guest(env):
 pytestmark = needs_desktop
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "bash eval.sh",
-        "bash ./eval.sh",
-        "bash /home/user/eval.sh",
-        "bash ~/eval.sh",
-        "bash $HOME/eval.sh",
-        "~/eval.sh",
-        "cat eval.sh | bash",
-    ],
-)
+WAYS = "bash eval.sh; bash ./eval.sh; bash /home/user/eval.sh; bash ~/eval.sh; bash $HOME/eval.sh; ~/eval.sh"
+
+
+@pytest.mark.parametrize("command", [*WAYS.split("; "), "cat eval.sh | bash"])
 def test_a_script_of_a_check_runs_as_it_was_put_in_whatever_the_agent_puts_in_its_place(guest, command):
     guest.execute("echo 'echo done' > ~/eval.sh; chmod +x ~/eval.sh", shell=True)
     guest.begin_judging()

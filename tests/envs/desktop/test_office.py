@@ -29,13 +29,11 @@ def env():
 
 
 def office_task(make, step, window, solution=()):
-    """A task that begins with a file that a command makes, and a window."""
     config = [{"type": "execute", "parameters": {"command": make, "shell": True}}, step]
     return task(config=config, windows=[window], evaluator={"func": "infeasible"}, solution=solution)
 
 
 def opened(source, kind, solution):
-    """A task about a document that LibreOffice has made of a text."""
     make = f"{source} && libreoffice --headless --convert-to {kind} ~/mine.* --outdir ~"
     return office_task(make, {"type": "open", "parameters": {"path": f"~/mine.{kind}"}}, f"mine.{kind}", solution)
 

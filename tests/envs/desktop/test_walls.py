@@ -19,7 +19,6 @@ def desktop(request):
 
 
 def in_guest(env, program):
-    """Run a Python program as the agent could; what it prints as JSON."""
     done = env.machine.guest.execute(["python3", "-c", program], timeout_s=60)
     assert done.returncode == 0, done.error
     return json.loads(done.output)
@@ -130,13 +129,8 @@ def test_an_agent_can_neither_signal_nor_trace_the_server_nor_the_x_server(deskt
 def test_the_server_keeps_only_the_rights_to_start_and_end_programs(desktop):
     status = docker("exec", desktop.machine.container.id, "sh", "-c", "cat /proc/$(pgrep -f ^python3)/status")
     rights = int(dict(line.split(":\t") for line in status.splitlines())["CapBnd"], 16)
-    assert {number for number in range(64) if rights >> number & 1} == {
-        5,
-        6,
-        7,
-        8,
-        23,
-    }  # of kill, setgid, setuid, setpcap, nice
+    kept = {number for number in range(64) if rights >> number & 1}
+    assert kept == {5, 6, 7, 8, 23}  # kill, setgid, setuid, setpcap, nice
 
 
 SOCKETS = """

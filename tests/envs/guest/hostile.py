@@ -8,6 +8,7 @@ call, is the price.
 import ctypes
 import gzip
 import json
+import operator
 import os
 import re
 import signal
@@ -49,11 +50,7 @@ class Attack:
     is_answer: bool = False
 
 
-# calls
-
-
 def asks(question: Callable[[Guest], object]) -> Callable[[str, float], object]:
-    """A question to a client that waits only so long for whatever it asks."""
     return lambda address, limit_s: question(Guest(address, deadlines=Deadlines(call_s=limit_s, program_s=limit_s)))
 
 
@@ -74,14 +71,15 @@ execute, file = asks(lambda guest: guest.execute("true")), asks(lambda guest: gu
 upload = asks(lambda guest: guest.upload("~/a", bytes(12 * 2**20)))
 
 
-def tabs(address: str, limit_s: float) -> None:
-    chrome.CALL_TIMEOUT_S = limit_s
-    chrome.ChromeTabs(address, start_timeout_s=0).close(["https://a.org"])
+def chrome_tabs(question: Callable[[chrome.ChromeTabs], object]) -> Callable[[str, float], object]:
+    def ask(address: str, limit_s: float) -> None:
+        chrome.CALL_TIMEOUT_S = limit_s
+        question(chrome.ChromeTabs(address, start_timeout_s=0, load_timeout_s=limit_s))
+
+    return ask
 
 
-def new_tab(address: str, limit_s: float) -> None:
-    chrome.CALL_TIMEOUT_S = limit_s
-    chrome.ChromeTabs(address, start_timeout_s=0, load_timeout_s=limit_s).open(["https://a.org"])
+tabs, new_tab = (chrome_tabs(operator.methodcaller(name, ["https://a.org"])) for name in ("close", "open"))
 
 
 def ask_browser(script: str, limit_s: float) -> None:
@@ -94,9 +92,6 @@ def ask_browser(script: str, limit_s: float) -> None:
         browser.kill("the test is over")
 
 
-# lies of a server
-
-
 def head(*lines: str, status: str = "200 OK") -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode()
 
@@ -106,7 +101,6 @@ def sends(data: bytes) -> Lie:
 
 
 def says(body: bytes, *lines: str, status: str = "200 OK") -> Lie:
-    """An answer that is whole."""
     return sends(head(f"Content-Length: {len(body)}", *lines, status=status) + body)
 
 
@@ -121,12 +115,10 @@ def repeats(start: bytes, piece: bytes, pause_s: float) -> Lie:
 
 
 def drips(start: bytes, piece: bytes) -> Lie:
-    """A start, and then a piece now and then, for ever."""
     return repeats(start, piece, PAUSE_S)
 
 
 def floods(start: bytes, piece: bytes) -> Lie:
-    """A start, and then a piece after the other, as fast as they are taken."""
     return repeats(start, piece * max(1, 2**16 // len(piece)), 0.0)
 
 
@@ -134,15 +126,11 @@ def silent(peer: socket.socket) -> None:
     time.sleep(60)
 
 
-# pictures
-
-
 def chunk(kind: bytes, data: bytes) -> bytes:
     return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
 
 
 def png(size: tuple[int, int], *, before: bytes = b"", pixels: bytes | None = None) -> bytes:
-    """A PNG of RGB pixels that are all black, with chunks of ours before them."""
     width, height = size
     rows = bytes((3 * width + 1) * height) if pixels is None else pixels
     header = width.to_bytes(4) + height.to_bytes(4) + bytes([8, 2, 0, 0, 0])
@@ -162,7 +150,6 @@ DEEP = b"[" * 100_000
 
 
 def many(record: bytes, size: int) -> bytes:
-    """A list of records with about so many bytes."""
     return b"[" + b",".join([record] * (size // (len(record) + 1))) + b"]"
 
 
@@ -244,11 +231,7 @@ BROWSERS: tuple[Attack, ...] = tuple(
 ATTACKS = (*SERVERS, *BROWSERS)
 
 
-# what it costs
-
-
 def serve(listener: socket.socket, lie: Lie) -> None:
-    """Do the same with every connection, one after the other."""
     while True:
         peer, _ = listener.accept()
         with peer, suppress(OSError):

@@ -22,12 +22,12 @@ IMPOSSIBLE = Task("impossible", "Fly.", domain="os", config={}, infeasible=True)
 
 
 class Desk:
-    """A desktop and its guest: hot keys open a terminal, and what is typed there counts."""
+    """A desktop and its guest: hot keys open a terminal, and what is typed there counts, by a checker of any kind."""
 
     titles = ("Desktop", "user - Terminal")
 
-    def __init__(self):
-        self.closed = False
+    def __init__(self, checker=lambda desk, score: score):
+        self.checker, self.played, self.closed = checker, 0, False
 
     @property
     def guest(self):
@@ -53,48 +53,28 @@ class Desk:
     def evaluate(self):
         if self.task.infeasible or isinstance(self.last, Fail):
             return float(self.task.infeasible and isinstance(self.last, Fail))
-        return float(self.typed == "right")
+        self.played += self.typed == "right"
+        return self.checker(self, float(self.typed == "right"))
 
     def close(self):
         self.closed = True
 
 
-class Lenient(Desk):
-    """One whose checker is content with any word."""
-
-    def evaluate(self):
-        return float(bool(self.typed))
-
-
-class Crashing(Desk):
-    """One whose checker takes an application that is gone for a task that is done."""
-
-    def evaluate(self):
-        return 1.0 if self.ended else super().evaluate()
+CONTENT_WITH_LESS = {
+    "any word": lambda desk, score: float(bool(desk.typed)),
+    "an application that is gone": lambda desk, score: max(score, float(desk.ended)),
+    "every other time": lambda desk, score: score * (desk.played % 2),
+}
 
 
-class Broken(Desk):
-    """One whose checker raises on what it is given, or on the untouched desktop too."""
-
-    def __init__(self, always=False):
-        super().__init__()
-        self.always = always
-
-    def evaluate(self):
-        if self.always or self.typed == "wrong" or self.ended:
-            raise BlamedError("result", "KeyError")
-        return super().evaluate()
+def breaks_on_rubbish(desk, score):
+    if desk.typed == "wrong" or desk.ended:
+        raise BlamedError("result", "KeyError")
+    return score
 
 
-class Fickle(Desk):
-    """One whose solution works every other time."""
-
-    played = 0
-
-    def evaluate(self):
-        score = super().evaluate()
-        self.played += score
-        return float(self.played % 2) if score else 0.0
+def breaks_always(desk, score):
+    raise BlamedError("result", "KeyError")
 
 
 def certified(desk, task, record, **repeats):
@@ -115,9 +95,9 @@ def test_a_certificate_has_the_scores_of_all_that_was_played(caplog):
     assert len(caplog.messages) == 7
 
 
-@pytest.mark.parametrize("desk", [Lenient, Fickle, Crashing])
-def test_a_checker_that_is_content_with_less_or_not_always_with_the_solution_gets_none(desk):
-    assert not holds(certified(desk(), TASK, RECORD, repeats=2))
+@pytest.mark.parametrize("what", CONTENT_WITH_LESS)
+def test_a_checker_that_is_content_with_less_or_not_always_with_the_solution_gets_none(what):
+    assert not holds(certified(Desk(CONTENT_WITH_LESS[what]), TASK, RECORD, repeats=2))
 
 
 @pytest.mark.parametrize("change", [{"idle": 1.0}, {"solution": []}, {"attacks": {"ends every application": 1.0}}])
@@ -144,14 +124,10 @@ def test_a_line_that_is_no_action_and_no_window_is_refused():
         read_scripts({"solution": ["dance()"]})
 
 
-def test_a_checker_that_raises_on_rubbish_gives_it_zero():
-    found = certified(Broken(), TASK, RECORD, repeats=1)
+def test_a_checker_that_raises_on_rubbish_gives_it_zero_and_one_that_raises_on_the_untouched_desktop_is_broken():
+    found = certified(Desk(breaks_on_rubbish), TASK, RECORD, repeats=1)
     assert holds(found)
     assert (found["near_misses"], found["attacks"][certificate.KILLED]) == ({"another word": 0.0}, 0.0)
-
-
-def test_a_checker_that_raises_on_the_untouched_desktop_is_broken():
-    with pytest.raises(
-        BlamedError, match="its grader is broken: it gives no score of the untouched desktop: KeyError"
-    ):
-        certified(Broken(always=True), TASK, RECORD, repeats=1)
+    broken = "its grader is broken: it gives no score of the untouched desktop: KeyError"
+    with pytest.raises(BlamedError, match=broken):
+        certified(Desk(breaks_always), TASK, RECORD, repeats=1)

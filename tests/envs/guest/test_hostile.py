@@ -20,7 +20,6 @@ MOST_MEBIBYTES = 64
 
 @pytest.fixture(scope="module")
 def prices():
-    """What every lie cost, measured outside of this process, which has other things in memory."""
     command = [sys.executable, "-m", "tests.envs.guest.hostile", str(DEADLINE_S)]
     said = subprocess.check_output(command, cwd=ROOT, text=True)
     return {price["what"]: price for price in map(json.loads, said.splitlines())}

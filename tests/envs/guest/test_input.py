@@ -31,15 +31,6 @@ def events(action):
     return to_events(action, wait_s=2.0)
 
 
-def guest_keys() -> dict[str, str]:
-    """The table of the guest, which is no part of the package."""
-    path = Path(__file__).parents[3] / "docker" / "guest" / "keys.py"
-    spec = importlib.util.spec_from_file_location("guest_keys", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.KEYSYMS
-
-
 @pytest.mark.parametrize(
     ("action", "expected"),
     [
@@ -52,14 +43,7 @@ def guest_keys() -> dict[str, str]:
         (Scroll("up"), [("button_down", 4), ("button_up", 4)] * 5),
         (Scroll("down", 3, 4), [("move", 3, 4), *[("button_down", 5), ("button_up", 5)] * 5]),
         (Press("enter"), [("key_down", "enter"), ("key_up", "enter")]),
-        (
-            Hotkey(("ctrl", "shift", "s")),
-            [
-                (way, key)
-                for way, keys in (("key_down", "ctrl shift s"), ("key_up", "s shift ctrl"))
-                for key in keys.split()
-            ],
-        ),
+        (Hotkey(("ctrl", "s")), [("key_down", "ctrl"), ("key_down", "s"), ("key_up", "s"), ("key_up", "ctrl")]),
         (KeyDown("shift"), [("key_down", "shift")]),
         (KeyUp("shift"), [("key_up", "shift")]),
         (TypeText("a λ\r\nb\x07"), [("text", "a λ\nb")]),
@@ -101,4 +85,8 @@ def test_what_no_mouse_and_no_keyboard_can_do_is_refused(action):
 
 
 def test_the_guest_knows_every_key_that_an_agent_can_press():
-    assert set(guest_keys()) == set(NAMED_KEYS)
+    path = Path(__file__).parents[3] / "docker" / "guest" / "keys.py"
+    spec = importlib.util.spec_from_file_location("guest_keys", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert set(module.KEYSYMS) == set(NAMED_KEYS)

@@ -3,6 +3,7 @@
 import pytest
 
 from arpo.envs.guest.client import Deadlines, Guest
+from arpo.envs.guest.image import GUEST_PORT, container_of
 from arpo.envs.guest.machine import Machine
 from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec
@@ -55,3 +56,11 @@ def test_a_closed_one_is_removed_once_and_answers_nobody(engine):
     for ask in (lambda: machine.guest, lambda: machine.container, machine.restart):
         with pytest.raises(EnvError, match="the environment is closed"):
             ask()
+
+
+def test_a_desktop_answers_on_the_port_of_the_guest_server_alone_or_beside_it_on_those_of_programs():
+    closed = {"ARPO_SCREEN": "640x480x24", "ARPO_NETWORK": "closed"}
+    numbers = {"network": "closed", "memory_mb": 512, "disk_mb": 64, "cpus": 2.0}
+    alone, beside = (container_of("desktop", (640, 480), **numbers, answers=ports) for ports in ((), (9222, 8080)))
+    assert (alone.ports, alone.environment) == ((GUEST_PORT,), closed)
+    assert (beside.ports, beside.environment) == ((GUEST_PORT, 9222, 8080), {**closed, "ARPO_ANSWERS": "9222, 8080"})

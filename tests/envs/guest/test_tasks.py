@@ -23,9 +23,6 @@ def test_a_task_has_the_name_of_its_file_and_all_that_the_file_says(tmp_path):
     task = load_task(tmp_path, "os", "one")
     assert (task.id, task.domain, task.instruction, task.infeasible) == ("one", "os", "Do it.", True)
     assert task.config == record
-
-
-def test_a_task_with_checks_is_not_infeasible(tmp_path):
     write(tmp_path, {"instruction": "Do it.", "evaluator": {"func": ["exact_match"]}})
     assert not load_task(tmp_path, "os", "one").infeasible
 

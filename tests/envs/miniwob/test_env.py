@@ -15,16 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 
-from arpo.agent.actions import (
-    Click,
-    Drag,
-    Hotkey,
-    KeyDown,
-    Press,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent.actions import Click, Drag, Hotkey, KeyDown, Press, Scroll, TypeText, Wait
 from arpo.envs.contract import check_env, check_episode
 from arpo.envs.miniwob import env as env_module
 from arpo.envs.miniwob.env import FIRST_SCREENS, MiniWobEnv
@@ -91,20 +82,14 @@ def click_on(env: MiniWobEnv) -> None:
 # Tasks and settings: no browser.
 
 
-def test_the_wheel_has_the_registered_pages_and_five_more():
+def test_the_wheel_has_the_registered_pages_and_five_more_and_a_task_is_one_with_a_seed():
     found = {path.stem for path in pages_directory().glob("*.html")}
     others = {"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says"}
     assert len(known_pages()) == 125
     assert found - set(known_pages()) == others
-
-
-def test_a_task_is_a_page_and_a_seed():
     tasks = miniwob_tasks(["click-test", "enter-text"], [3, 4])
-    assert [task.id for task in tasks] == [
-        "miniwob/click-test/3",
-        "miniwob/click-test/4",
-        "miniwob/enter-text/3",
-        "miniwob/enter-text/4",
+    assert [each.id.removeprefix("miniwob/") for each in tasks] == [
+        *("click-test/3", "click-test/4", "enter-text/3", "enter-text/4")
     ]
     assert tasks[0] == Task("miniwob/click-test/3", "", "click-test", {"page": "click-test", "seed": 3})
 
@@ -112,21 +97,20 @@ def test_a_task_is_a_page_and_a_seed():
 def test_a_sample_has_seeds_of_its_own_for_each_page_and_is_always_the_same():
     pages, seeds = ["click-test", "enter-text"], range(1_201_539_860, 1_201_539_960)
     sample = miniwob_sample(pages, seeds, 25)
-    drawn = {page: [task.config["seed"] for task in sample if task.domain == page] for page in pages}
+    drawn = {page: [each.config["seed"] for each in sample if each.domain == page] for page in pages}
     assert all(len(set(numbers)) == 25 and set(numbers) <= set(seeds) for numbers in drawn.values())
     assert drawn["click-test"] != drawn["enter-text"]
     assert sample[0] == miniwob_task("click-test", drawn["click-test"][0])
     assert miniwob_sample(pages, seeds, 25) == sample != miniwob_sample(pages, seeds, 25, seed=1)
     assert miniwob_sample(pages[1:], seeds, 25) == sample[25:]  # whatever other pages there are
-    first = [task.config["seed"] for task in sample[:3]]
+    first = [each.config["seed"] for each in sample[:3]]
     assert first == [1_201_539_867, 1_201_539_871, 1_201_539_872]  # in every process and version
 
 
 def test_shares_give_a_page_more_or_fewer_seeds_than_usual_whatever_other_pages_have_shares():
     shares = {"enter-text": 1.5, "click-tab": 0.25, "login-user": 9.0}
     tasks = miniwob_shares(["click-test", "enter-text", "click-tab"], shares, 4, 70)
-    found = [(task.domain, task.config["seed"]) for task in tasks]
-    assert found == [
+    assert [(each.domain, each.config["seed"]) for each in tasks] == [
         *[("click-test", seed) for seed in (70, 71, 72, 73)],
         *[("enter-text", seed) for seed in (70, 71, 72, 73, 74, 75)],
         ("click-tab", 70),
@@ -150,9 +134,9 @@ def test_tasks_that_cannot_be_made_are_refused(make, error, words):
 
 @pytest.mark.parametrize("config", [{}, {"page": "nowhere", "seed": 1}, {"page": "click-test", "seed": "1"}])
 @needs_chromium
-def test_a_task_without_page_or_seed_is_refused_before_a_browser_starts(config):
+def test_a_task_without_page_or_seed_is_refused_before_a_browser_starts(env, config):
     with pytest.raises(TaskFormatError, match="config"):
-        MiniWobEnv().reset(Task("x", "", "", config))
+        env.reset(Task("x", "", "", config))
 
 
 def test_screen_and_page_coordinates_are_each_others_inverse():
@@ -164,13 +148,11 @@ def test_screen_and_page_coordinates_are_each_others_inverse():
     assert geometry.to_page(Click(119, 50)) is None
     assert geometry.to_page(TypeText("a")) == TypeText("a")
     # 336 x 420 window on 640 x 480: starts at (152, 30); (162 - 152) / 2 = 5, (40 - 30) / 2 = 5.
-    assert Geometry((640, 480), (168, 210), 2.0).to_page(Click(162, 40)) == Click(5, 5)
-    assert Geometry((640, 480), (168, 210), 2.0).to_page(Drag(None, None, 162, 40)) == Drag(None, None, 5, 5)
-    assert Geometry((640, 480), (168, 210), 2.0).to_page(Drag(None, None, 5, 5)) is None
-
-
-def test_points_of_the_page_are_named_by_whole_pixels_inside_the_screen():
     geometry = Geometry((640, 480), (168, 210), 2.0)
+    assert geometry.to_page(Click(162, 40)) == Click(5, 5)
+    assert geometry.to_page(Drag(None, None, 162, 40)) == Drag(None, None, 5, 5)
+    assert geometry.to_page(Drag(None, None, 5, 5)) is None
+    # points of the page are named by whole pixels inside the screen
     assert geometry.to_screen(5, 5.2) == (162.0, 40.0)
     assert geometry.to_screen(-200, -200) == (0.0, 0.0)  # scrolled out of the window
     assert geometry.to_screen(900, 900) == (639.0, 479.0)
@@ -246,8 +228,7 @@ def test_waiting_lets_virtual_time_pass_and_thinking_does_not(env):
 @browser
 def test_a_screen_around_the_page_moves_every_coordinate():
     env = MiniWobEnv(screen=(640, 480), viewport=(160, 210), scale=2.0)
-    observation = env.reset(miniwob_task("click-color", 1))
-    screen = picture(observation.screenshot)
+    screen = picture(env.reset(miniwob_task("click-color", 1)).screenshot)
     assert screen.size == (640, 480)
     assert screen.getpixel((5, 5)) == DESKTOP_COLOUR
     assert screen.getpixel((320, 40)) == (255, 255, 0)  # the page's yellow instruction box
@@ -407,14 +388,13 @@ def check_all_pages() -> None:
 @pytest.mark.parametrize("page", demo_pages_first(known_pages()))
 def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
     env = MiniWobEnv()
-    task = miniwob_task(page, 1)
-    first = env.reset(task)
+    first = env.reset(miniwob_task(page, 1))
     for action in (Click(80, 120), TypeText("ab"), Drag(40, 90, 90, 150), Scroll("down", 80, 150), Click(60, 80)):
         if env.step(action).terminated:
             break
     env.reset(miniwob_task(page, 2))
     FIRST_SCREENS.clear()
-    assert env.reset(task) == first
+    assert env.reset(miniwob_task(page, 1)) == first
     env.close()
 
 
@@ -437,19 +417,29 @@ def test_many_environments_share_one_browser_from_many_threads():
         env.close()
 
 
+def kill_browser(pid):
+    os.killpg(pid, signal.SIGKILL)
+
+
+def kill_renderers(pid):
+    for each in processes_of(pid):
+        if b"--type=renderer" in Path(f"/proc/{each}/cmdline").read_bytes():
+            os.kill(each, signal.SIGKILL)
+
+
 @browser
-def test_a_killed_browser_is_an_env_error_and_the_next_environment_gets_a_new_one(env):
+@pytest.mark.parametrize("kill", [kill_browser, kill_renderers])
+def test_a_killed_browser_or_renderer_is_an_env_error_and_the_next_episode_gets_a_new_one(env, kill):
     env.reset(miniwob_task("click-test", 1))
-    os.killpg(env.browser_pid, signal.SIGKILL)
+    kill(env.browser_pid)
     with pytest.raises(EnvError) as caught:
         click_on(env)
     assert caught.value.kind == "crash"
     fresh = MiniWobEnv()
-    fresh.reset(miniwob_task("click-test", 1))
-    assert solve(fresh) == 1.0
+    for each in (fresh, env):
+        each.reset(miniwob_task("click-test", 1))
+        assert solve(each) == 1.0
     fresh.close()
-    env.reset(miniwob_task("click-test", 1))
-    assert solve(env) == 1.0
 
 
 @browser
@@ -472,17 +462,6 @@ def test_a_hung_page_is_a_timeout_and_does_not_hold_up_its_neighbours(env):
     env.reset(miniwob_task("click-test", 1))
     assert solve(env) == 1.0
     hung.close()
-
-
-@browser
-def test_a_crashed_renderer_is_an_env_error(env):
-    env.reset(miniwob_task("click-test", 1))
-    for pid in processes_of(env.browser_pid):
-        if b"--type=renderer" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
-    with pytest.raises(EnvError) as caught:
-        click_on(env)
-    assert caught.value.kind == "crash"
 
 
 @browser

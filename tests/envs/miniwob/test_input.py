@@ -1,18 +1,6 @@
 import pytest
 
-from arpo.agent.actions import (
-    Click,
-    Drag,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent.actions import Click, Drag, Finished, Hotkey, Hover, KeyDown, KeyUp, Press, Scroll, TypeText, Wait
 from arpo.envs.miniwob.input import InputDevices, find_key
 
 
@@ -67,16 +55,12 @@ def test_a_hotkey_presses_in_order_releases_in_reverse_and_writes_nothing():
     assert not any("text" in p for _, p in events)
 
 
-def test_a_held_key_modifies_clicks_until_it_is_released():
+def test_a_held_key_modifies_clicks_until_it_is_released_by_the_agent_or_after_the_episode():
     devices = InputDevices()
     devices.events(KeyDown("shift"))
     assert devices.events(Click(1, 1))[1][1]["modifiers"] == 8  # Shift
     devices.events(KeyUp("shift"))
     assert devices.events(Click(1, 1))[1][1]["modifiers"] == 0
-
-
-def test_release_lets_go_of_what_an_episode_left_held():
-    devices = InputDevices()
     devices.events(KeyDown("ctrl"))
     assert [p["type"] for _, p in devices.release(5, 5)] == ["keyUp", "mouseMoved"]
     assert not devices.held
@@ -96,17 +80,10 @@ def test_typing_presses_enter_for_a_newline_and_inserts_what_no_key_writes():
 def test_key_names_are_found_in_any_case_and_by_their_synonyms():
     for name in ("enter", "Return", "ESC", "pageup", "PageDown", "arrowleft", "f5", "space", "win"):
         assert find_key(name) is not None, name
-
-
-@pytest.mark.parametrize("name", ["", "nonsense", "\x00"])
-def test_an_unknown_key_does_nothing(name):
-    assert find_key(name) is None
-    assert InputDevices().events(Press(name)) == []
-
-
-def test_some_actions_touch_nothing():
-    assert InputDevices().events(Wait()) == InputDevices().events(Finished()) == []
-
-
-def test_the_function_keys_have_the_codes_that_browsers_know():
+    # with the codes that browsers know
     assert [find_key(f"f{number}").code for number in (1, 4, 12)] == [112, 115, 123]
+
+
+@pytest.mark.parametrize("action", [Press(""), Press("nonsense"), Press("\x00"), Wait(), Finished()], ids=str)
+def test_an_unknown_key_and_an_action_without_input_touch_nothing(action):
+    assert InputDevices().events(action) == []

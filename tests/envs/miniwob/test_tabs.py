@@ -40,31 +40,36 @@ def tabs():
     tabs.leave(2)
 
 
+def use(tabs, *pages):
+    """Take tabs with these pages, one after the other, and give each back."""
+    used = []
+    for page in pages:
+        used.append(tabs.take(page, TIMEOUT_S))
+        tabs.give(used[-1])
+    return used
+
+
 def test_a_page_that_one_has_loaded_serves_the_next(tabs, loads):
-    first = tabs.take("click-test", TIMEOUT_S)
-    tabs.give(first)
+    (first,) = use(tabs, "click-test")
     assert tabs.take("click-test", TIMEOUT_S) is first
     assert loads == ["click-test"]
     second = tabs.take("click-test", TIMEOUT_S)  # the first is in use
     assert loads == ["click-test", "click-test"]
-    for tab in (first, second):
-        tabs.give(tab)
+    tabs.give(first)
+    tabs.give(second)
 
 
 def test_where_there_is_no_room_the_longest_unused_page_makes_some(tabs, loads):
-    for page in ("click-test", "click-tab", "click-link"):
-        tabs.give(tabs.take(page, TIMEOUT_S))
-    tabs.give(tabs.take("click-tab", TIMEOUT_S))
+    use(tabs, "click-test", "click-tab", "click-link", "click-tab")
     assert loads == ["click-test", "click-tab", "click-link"]
-    tabs.give(tabs.take("click-test", TIMEOUT_S))
+    use(tabs, "click-test")
     assert loads[3:] == ["click-test"]  # in the tab of click-link, which was unused the longest by then
-    tabs.give(tabs.take("click-tab", TIMEOUT_S))
+    use(tabs, "click-tab")
     assert len(loads) == 4
 
 
 def test_a_page_that_carries_traces_is_loaded_for_every_episode(tabs, loads):
-    for _ in range(2):
-        tabs.give(tabs.take("hot-cold", TIMEOUT_S))
+    use(tabs, "hot-cold", "hot-cold")
     assert loads == ["hot-cold", "hot-cold"]
 
 
@@ -85,8 +90,7 @@ def test_who_leaves_takes_the_room_along(tabs):
 
 
 def test_tabs_of_a_browser_that_is_gone_are_not_given_out(tabs):
-    first = tabs.take("click-test", TIMEOUT_S)
-    tabs.give(first)
+    (first,) = use(tabs, "click-test")
     first.browser.close()
     second = tabs.take("click-test", TIMEOUT_S)
     assert second is not first

@@ -1,4 +1,4 @@
-"""A guest that speaks OSWorld's routes and remembers what was done to it: files, windows, programs, typed text."""
+"""A guest that speaks OSWorld's routes and remembers what was done to it, and a server of files that fails."""
 
 import io
 import json
@@ -23,6 +23,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         guest, route = self.server.guest, urlsplit(self.path).path
+        guest.asked.append((self.command, route, raw, dict(self.headers), self.client_address))
         if guest.secret and self.headers.get("Authorization") != f"Bearer {guest.secret}":
             self.send_error(401)
             return
@@ -53,11 +54,11 @@ class Server(ThreadingHTTPServer):
 
 class FakeGuest:
     """One machine. `web` is what the internet holds, by path; `refused` are the routes that answer with an error;
-    `lies` are what is done with the connection of a route instead of an answer."""
+    `lies` are what is done with the connection of a route instead of an answer; `asked` are all requests."""
 
     def __init__(self):
         self.files, self.web, self.lies, self.refused = {}, {}, {}, set()
-        self.windows, self.launched, self.executed, self.fetched = [], [], [], []
+        self.windows, self.launched, self.executed, self.fetched, self.asked = [], [], [], [], []
         self.tabs = {"first": "about:blank"}
         self.content_type, self.secret = "application/octet-stream", ""
         self._server = Server(("127.0.0.1", 0), Handler)
@@ -86,15 +87,11 @@ class FakeGuest:
         image = Image.new("RGB", (160, 120), (30, 60, 90))
         state = f"{sorted(self.files.items())}{self.windows}"
         ImageDraw.Draw(image).text((2, 2), f"{hash(state) % 10**8}")
-        png = io.BytesIO()
-        image.save(png, "PNG")
+        image.save(png := io.BytesIO(), "PNG")
         return 200, png.getvalue()
 
-    def post_judge(self, body):
-        return 200, b"judging"
-
-    def get_platform(self, body):
-        return 200, b"Linux"
+    post_judge = staticmethod(lambda body: (200, b"judging"))
+    get_platform = staticmethod(lambda body: (200, b"Linux"))
 
     def post_file(self, body):
         content = self.files.get(body["file_path"])
@@ -118,16 +115,13 @@ class FakeGuest:
 
     def post_setup_activate_window(self, body):
         found = [title for title in self.windows if body["window_name"] in title]
-        if not found:
-            return failure(500, "no such window")
-        self.windows.remove(found[0])
-        self.windows.append(found[0])
-        return 200, b"activated"
+        self.windows = [title for title in self.windows if title not in found[:1]] + found[:1]
+        return (200, b"activated") if found else failure(500, "no such window")
 
     def post_setup_close_window(self, body):
-        before = len(self.windows)
-        self.windows = [title for title in self.windows if body["window_name"] not in title]
-        return failure(500, "no such window") if len(self.windows) == before else (200, b"closed")
+        before = self.windows
+        self.windows = [title for title in before if body["window_name"] not in title]
+        return failure(500, "no such window") if self.windows == before else (200, b"closed")
 
     def post_execute(self, body):
         command = body["command"]
@@ -143,10 +137,8 @@ class FakeGuest:
             case ["python", "-c", source] if "pyautogui" in source:
                 for text in re.findall(r"pyautogui\.write\('(.*?)'", source):
                     self.files[NOTE] = self.files.get(NOTE, b"") + text.encode()
-            case ["echo", "$HOME"]:
-                return f"{HOME}\n", "", 0
             case ["echo", *rest]:
-                return " ".join(rest) + "\n", "", 0
+                return " ".join(rest).replace("$HOME", HOME) + "\n", "", 0
             case _:
                 return "", f"{words}: not found", 127
         return "", "", 0
@@ -170,8 +162,6 @@ class FakeGuest:
 
 
 class FakeContainer:
-    """A container whose guest is a server in this process."""
-
     def __init__(self):
         self.guest = FakeGuest()
         self.running, self.out_of_memory = True, False
@@ -179,14 +169,13 @@ class FakeContainer:
     def port(self, guest_port):
         return self.guest.port
 
-    def is_untouched(self):
-        return self.running
-
     def ended_for_memory(self):
         return self.out_of_memory
 
     def is_running(self):
         return self.running
+
+    is_untouched = is_running
 
     def last_words(self):
         return "container ended with exit status 1: qemu: no memory"
@@ -202,8 +191,6 @@ class FakeContainer:
 
 
 class FakeEngine:
-    """Starts fake machines and remembers them."""
-
     def __init__(self):
         self.machines, self.specs = [], []
         self.removed = []
@@ -258,3 +245,82 @@ def running_guest():
         yield guest
     finally:
         guest.stop()
+
+
+PIECE = 2**16
+
+
+class WebHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        web = self.server.web
+        asked = self.headers.get("Range")
+        web.asked.append((self.path, asked))
+        self.close_connection = True
+        if self.path not in web.files:
+            self.answer(404, b"gone", 4, {})
+            return
+        whole, more = web.files[self.path], dict(web.headers)
+        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and web.ranges else 0
+        if start >= len(whole) > 0:
+            self.answer(416, b"", 0, {})
+            return
+        said = start + web.off_by
+        more |= {"Content-Range": f"bytes {said}-{len(whole) - 1}/{len(whole)}"} if start else {}
+        content = whole[start:]
+        sent = content[: web.cuts.pop(0)] if web.cuts else content
+        with suppress(OSError):  # a client that has heard enough hangs up
+            self.answer(206 if start else 200, sent, len(content) + web.lies_by, more)
+            if web.hangs:
+                web.hangs.pop().wait(60)
+            for _ in iter(lambda: web.endless, False):
+                self.wfile.write(bytes(PIECE))
+                web.begun.set()
+
+    def do_HEAD(self):
+        self.server.web.asked.append((self.path, "HEAD"))
+        self.answer(self.server.web.status, b"", 0, {})
+
+    def answer(self, status, content, length, headers):
+        self.send_response(status)
+        for name, value in ({"Content-Type": "application/octet-stream"} | headers).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        pass
+
+
+class Web:
+    """A server of `files`, by path.
+
+    `cuts` are numbers of bytes after which connections break, `hangs` are events that connections wait for with their
+    last bytes sent; `lies_by` is added to every length, `off_by` to every place; without `ranges` it always begins at
+    the start; `endless` it goes on sending after the content, and sets `begun`.
+    """
+
+    def __init__(self, address):
+        self.address = address
+        self.files, self.headers, self.asked, self.cuts, self.hangs = {}, {}, [], [], []
+        self.ranges, self.endless, self.lies_by, self.off_by, self.status = True, False, 0, 0, 200
+        self.begun = threading.Event()
+
+    def url(self, path):
+        return self.address + path
+
+
+@contextmanager
+def running_web():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), WebHandler)
+    server.daemon_threads = True
+    server.web = Web(f"http://127.0.0.1:{server.server_address[1]}")
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield server.web
+    finally:
+        server.web.endless = False
+        server.shutdown()
+        server.server_close()

@@ -130,6 +130,11 @@ def test_packages_are_imported_and_trusted_modules_are_not_the_agent_s(tmp_path)
             load("suite")
 
 
+def writes(content, repeating=""):
+    writing = f"    try:\n        {repeating}os.write(number, {content!r})\n    except OSError: pass\n"
+    return f"import os\nfor number in range(3, 64):\n{writing}"
+
+
 HOSTILE = {
     "leaves at once": "import os; os._exit(0)",
     "exits": "raise SystemExit(0)",
@@ -137,25 +142,9 @@ HOSTILE = {
     "waits for ever": "import time; time.sleep(99)",
     "never stops": "while True: pass",
     "is no Python": "def",
-    "writes to every descriptor": """
-import os
-for number in range(3, 64):
-    try: os.write(number, b'["gave", true]\\n' * 3)
-    except OSError: pass
-""",
-    "writes no JSON": """
-import os
-for number in range(3, 64):
-    try: os.write(number, b'[' * 5000 + b'\\n')
-    except OSError: pass
-""",
-    "writes without end": """
-import os
-for number in range(3, 64):
-    try:
-        while True: os.write(number, b'a' * 65536)
-    except OSError: pass
-""",
+    "writes to every descriptor": writes(b'["gave", true]\n' * 3),
+    "writes no JSON": writes(b"[" * 5000 + b"\n"),
+    "writes without end": writes(b"a" * 65536, "while True: "),
     "ends loops": "def value_of(_): raise StopIteration\nvalue = value_of",
     "patches Python": "import builtins, sys; builtins.len = lambda *_: 3; sys.modules['snake'] = True; value = 4",
     "equals everything": "class Same:\n    def __eq__(self, other): return True\n    __hash__ = None\nvalue = Same()",

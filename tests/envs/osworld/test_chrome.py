@@ -4,11 +4,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
+from arpo.envs.guest.client import poll_until
 from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.osworld.chrome import ChromeTabs
 from tests.browser import needs_chromium
@@ -19,22 +19,12 @@ pytestmark = [pytest.mark.browser, needs_chromium]
 
 @pytest.fixture
 def address(tmp_path):
-    """The DevTools of a Chromium with one empty tab."""
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--remote-debugging-port=0",
-        f"--user-data-dir={tmp_path}",
-    ]
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0")
     # a group of its own: what Debian installs is a script that starts the browser and does not become it
-    command = [find_chromium(), *options, "about:blank"]
+    command = [find_chromium(), *options, f"--user-data-dir={tmp_path}", "about:blank"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     said = Path(tmp_path) / "DevToolsActivePort"
-    deadline = time.monotonic() + 60
-    while not (said.exists() and said.read_text()):
-        assert time.monotonic() < deadline, "Chromium does not listen"
-        time.sleep(0.1)
+    assert poll_until(lambda: said.exists() and said.read_text(), 60), "Chromium does not listen"
     yield f"http://127.0.0.1:{said.read_text().split()[0]}"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

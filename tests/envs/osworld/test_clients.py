@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
+from arpo.envs.guest.client import poll_until
 from tests.envs.desktops import IMAGE, docker, needs_desktop
 from tests.envs.osworld.guest import HOME, running_guest
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.osworld.support import PYTHON, needs_graders
 
 pytestmark = [*needs_desktop, needs_graders, pytest.mark.slow]
 
@@ -39,35 +40,28 @@ class Clients:
         return reply["result"], reply["errors"]
 
     def python(self, method, *arguments):
-        """Call a method of `PythonController`."""
         result, errors = self.ask("python", method, *arguments)
         assert errors == []
         return result
 
     def setup(self, **steps):
-        """Have `SetupController` do the steps of a task file."""
         config = [{"type": kind, "parameters": parameters} for kind, parameters in steps.items()]
         assert self.ask("setup", "setup", config) == (True, [])
 
     def tree(self):
-        """The accessibility tree."""
         return ElementTree.fromstring(self.python("get_accessibility_tree"))
 
     def windows(self):
-        """The titles of the windows, from the accessibility tree."""
         return [frame.get("name") for frame in self.tree().findall("./application/frame")]
 
     def wait_for(self, title):
-        """Wait for a window, and until it takes keys."""
         wait_until(lambda: any(title in window for window in self.windows()))
         self.setup(sleep={"seconds": 1})
 
     def act(self, kind, **parameters):
-        """Play one of OSWorld's structured actions."""
         self.python("execute_action", {"action_type": kind, "parameters": parameters})
 
     def run(self, code):
-        """Run Python after OSWorld's prefix, and return what it prints."""
         done = self.python("execute_python_command", code)
         assert (done["status"], done["returncode"], done["error"]) == ("success", 0, "")
         return done["output"]
@@ -82,10 +76,7 @@ def as_bytes(reply):
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert poll_until(condition, 30, 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +94,6 @@ def clients(tmp_path_factory):
 
 @pytest.fixture
 def note(clients):
-    """An editor with an empty file, alone on the desktop; its content as it was saved."""
     clients.setup(execute={"command": ["truncate", "--size=0", NOTE]}, launch={"command": ["mousepad", NOTE]})
     clients.wait_for("note.txt")
 
@@ -120,13 +110,11 @@ def note(clients):
 
 @pytest.fixture
 def first_line(clients, note):
-    """Where the first line of the editor begins, in pixels."""
     x, y = numbers(clients.tree().find(".//text").get(f"{COMPONENT}screencoord"))
     return x + 5, y + 10
 
 
 def numbers(pair):
-    """The numbers of a pair such as `(3, 4)`."""
     return [int(number) for number in pair.strip("()").split(", ")]
 
 
@@ -213,13 +201,6 @@ def test_the_wheel_scrolls(clients, note, first_line):
     lines = note().split("\n")
     assert lines[0] == "top"
     assert "bottom" in lines[30:]
-
-
-def test_actions_that_end_or_wait_do_nothing(clients, note):
-    before = clients.python("get_screenshot")
-    for word in ("WAIT", "DONE", "FAIL"):
-        clients.python("execute_action", word)
-    assert clients.python("get_screenshot") == before
 
 
 def test_a_menu_opens_by_the_right_button(clients, note, first_line):

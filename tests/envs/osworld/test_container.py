@@ -2,12 +2,12 @@
 
 import json
 import os
-import time
 import urllib.request
 from dataclasses import replace
 from functools import partial
 
 import pytest
+import tenacity
 
 from arpo.agent.actions import Fail, Finished
 from arpo.apps.certify import ROOT
@@ -16,7 +16,7 @@ from arpo.envs.osworld.env import OSWorldEnv
 from arpo.envs.osworld.machine import CHROMIUM_PORT, VLC_PORT, container
 from arpo.envs.osworld.tasks import read_tasks
 from tests.envs.desktops import FULL, needs_full
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.osworld.support import PYTHON, needs_graders
 
 TASKS = os.environ.get("ARPO_OSWORLD_TASKS")
 pytestmark = [
@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(TASKS is None, reason="set ARPO_OSWORLD_TASKS to OSWorld's evaluation_examples"),
 ]
 
+ANY = "e0df059f-28a6-4169-924f-b9623e7184cc"
 SOLVED_ELSEWHERE = [
     ("multi_apps", "937087b6-f668-4ba6-9110-60682ee33441"),  # the default video player
     ("os", "28cc3b7e-b194-4bc9-8353-d04c0f4d56d2"),  # the volume
@@ -69,7 +70,7 @@ def test_an_infeasible_task_is_solved_by_giving_up_alone(env):
 
 
 def test_the_wallpaper_is_what_the_settings_say(env):
-    env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
+    env.reset(task("os", ANY))
     guest = env._machine.guest
     assert guest._post("/wallpaper", {})[8:12] == b"WEBP"  # a picture, before anybody chooses one
     guest.upload("/home/user/My picture.png", b"a picture")
@@ -79,19 +80,19 @@ def test_the_wallpaper_is_what_the_settings_say(env):
 
 
 def test_a_folder_is_opened_and_its_program_holds_nothing(env):
-    env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
+    env.reset(task("os", ANY))
     guest = env._machine.guest
     assert guest.execute("xdg-open ~/Documents", shell=True, timeout_s=20).returncode == 0
     guest.wait_for(lambda: any("Documents" in title for title in guest.titles()), "the folder's window")
 
 
 def test_a_program_that_asks_for_sound_starts_its_server(env):
-    env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
+    env.reset(task("os", ANY))
     assert "speakers" in env._machine.guest.execute("pactl list short sinks", shell=True, timeout_s=20).output
 
 
 def test_programs_answer_this_machine_on_the_ports_of_chrome_and_vlc_and_reach_nothing(env):
-    env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
+    env.reset(task("os", ANY))
     guest = env._machine.guest
     for port in (CHROMIUM_PORT, VLC_PORT, 9999):
         guest.launch(["python3", "-m", "http.server", str(port)])
@@ -102,12 +103,7 @@ def test_programs_answer_this_machine_on_the_ports_of_chrome_and_vlc_and_reach_n
         assert guest.execute(["python3", "-c", program.format(host)], timeout_s=20).returncode != 0
 
 
+@tenacity.retry(stop=tenacity.stop_after_delay(30), wait=tenacity.wait_fixed(0.1), reraise=True)
 def answer(address):
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            with urllib.request.urlopen(address, timeout=5) as response:
-                return response.status
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    with urllib.request.urlopen(address, timeout=5) as response:
+        return response.status

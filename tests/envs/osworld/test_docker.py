@@ -9,8 +9,8 @@ from arpo.envs.osworld.env import OSWorldEnv
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
 from tests.envs.desktops import IMAGE, needs_desktop
-from tests.envs.osworld.guest import HOME, running_guest
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.osworld.guest import HOME
+from tests.envs.osworld.support import PYTHON, needs_graders, rule, vm_file
 
 pytestmark = [*needs_desktop, needs_graders]
 
@@ -26,14 +26,6 @@ LIST = f"{HOME}/list.txt"
 
 
 @pytest.fixture
-def web():
-    """The internet: what the task downloads, and what it is compared with."""
-    with running_guest() as web:
-        web.web = {"/web/list.txt": b"bread\n", "/web/gold.txt": b"bread\nmilk\n"}
-        yield web
-
-
-@pytest.fixture
 def env(tmp_path):
     env = OSWorldEnv(DESKTOP, cache=tmp_path / "cache", grader_python=PYTHON, pause_s=0.5, boot_timeout_s=60)
     yield env
@@ -41,31 +33,30 @@ def env(tmp_path):
 
 
 def shopping(web):
-    """A task file in OSWorld's format; every step and name is OSWorld's."""
-    window = {"window_name": "list.txt", "strict": False}
+    web.web = {"/web/list.txt": b"bread\n", "/web/gold.txt": b"bread\nmilk\n"}
     config = [
         {"type": "download", "parameters": {"files": [{"url": f"{web.address}/web/list.txt", "path": LIST}]}},
         {"type": "launch", "parameters": {"command": ["mousepad", LIST]}},
         {"type": "sleep", "parameters": {"seconds": 3}},
-        {"type": "activate_window", "parameters": window},
+        {"type": "activate_window", "parameters": {"window_name": "list.txt", "strict": False}},
     ]
     evaluator = {
         "postconfig": [{"type": "sleep", "parameters": {"seconds": 0.5}}],
         "func": ["compare_text_file", "check_include_exclude"],
         "result": [
-            {"type": "vm_file", "path": LIST, "dest": "list.txt"},
+            vm_file("list.txt"),
             {"type": "vm_command_line", "command": ["cat", LIST]},
         ],
         "expected": [
             {"type": "cloud_file", "path": f"{web.address}/web/gold.txt", "dest": "gold.txt"},
-            {"type": "rule", "rules": {"include": ["milk"], "exclude": ["error"]}},
+            rule(include=["milk"], exclude=["error"]),
         ],
     }
     return Task("shopping", "Add milk and save.", "os", {"config": config, "evaluator": evaluator})
 
 
-def test_a_task_is_set_up_solved_and_graded_and_the_next_episode_begins_anew(env, web):
-    task = shopping(web)
+def test_a_task_is_set_up_solved_and_graded_and_the_next_episode_begins_anew(env, guest):
+    task = shopping(guest)
     first = env.reset(task)
     assert (first.width, first.height) == (640, 480)
     env.step(Hotkey(("ctrl", "end")))

@@ -1,5 +1,7 @@
 """The OSWorld environment on a fake guest: set-up, steps, OSWorld's rules of grading, a machine for each episode."""
 
+import sys
+
 import pytest
 
 from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText
@@ -11,16 +13,13 @@ from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 from arpo.host.cell import Cells
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
-from tests.envs.desktops import needs_cells
 from tests.envs.osworld.guest import NOTE
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.osworld.support import PYTHON, needs_judging
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
 
 
 class Judges:
-    """Cells in which everything gets 0.75, or what `outcome` says."""
-
     def __init__(self, outcome=None):
         self.outcome = outcome or {"reply": {"score": 0.75}}
         self.left, self.files = 0, []
@@ -39,25 +38,17 @@ class Judges:
 
 
 @pytest.fixture
-def python(tmp_path):
-    path = tmp_path / "python"
-    path.touch()
-    return path
-
-
-@pytest.fixture
 def judges():
     return Judges()
 
 
 @pytest.fixture
-def make(engine, tmp_path, python, judges):
+def make(engine, tmp_path, judges):
     made = []
 
     def make(**settings):
-        settings = {"cache": tmp_path / "cache", "grader_python": python, "pause_s": 0.0, **settings}
-        settings = {"cells": lambda program: judges, **settings}
-        made.append(OSWorldEnv(SPEC, containers=lambda: engine, **settings))
+        usual = {"cache": tmp_path / "cache", "grader_python": sys.executable, "cells": lambda program: judges}
+        made.append(OSWorldEnv(SPEC, containers=lambda: engine, **{"pause_s": 0.0, **usual, **settings}))
         return made[-1]
 
     yield make
@@ -89,15 +80,21 @@ def test_it_is_a_desktop_like_any_other(make):
     check_env(env, said_task())
 
 
-def test_an_episode_begins_with_the_task_s_set_up(make, engine):
-    task = note_task(config=[{"type": "launch", "parameters": {"command": ["gedit", NOTE]}}])
-    observation = make().reset(task)
+def began(env, *actions, **evaluator):
+    env.reset(said_task(**evaluator))
+    for action in actions:
+        env.step(action)
+    return env
+
+
+SAVES = [{"type": "execute", "parameters": {"command": ["echo", "save"], "stdout": "said.txt"}}]
+
+
+def test_an_episode_begins_with_the_task_s_set_up_and_none_begins_where_that_fails(make, engine):
+    env = make()
+    observation = env.reset(note_task(config=[{"type": "launch", "parameters": {"command": ["gedit", NOTE]}}]))
     assert engine.guest.windows == ["gedit"]
     assert (observation.width, observation.height) == (160, 120)
-
-
-def test_a_set_up_that_fails_is_no_episode(make, engine):
-    env = make()
     with pytest.raises(EnvError, match=r"task note, set-up step 0 \(open\)"):
         env.reset(note_task(config=[{"type": "open", "parameters": {"path": "/nowhere"}}]))
     with pytest.raises(EnvError, match="step was called before reset"):
@@ -107,9 +104,8 @@ def test_a_set_up_that_fails_is_no_episode(make, engine):
 def test_an_untouched_machine_is_used_and_every_later_episode_gets_a_new_one(make, engine):
     env = make()
     assert len(engine.machines) == 1
-    env.reset(said_task())
+    began(env, TypeText("left over"))
     assert len(engine.machines) == 1
-    env.step(TypeText("left over"))
     assert NOTE in engine.guest.files
     env.reset(said_task())
     assert engine.removed == engine.machines[:1]  # by the engine, which remembers what it could not remove
@@ -118,8 +114,7 @@ def test_an_untouched_machine_is_used_and_every_later_episode_gets_a_new_one(mak
 
 
 def test_the_next_machine_boots_from_the_score_on_and_the_next_episode_takes_it(make, engine):
-    env = make()
-    env.reset(said_task())
+    env = began(make())
     engine.broken = True  # it shows no screen yet
     assert env.evaluate() == 0.75
     assert [machine.running for machine in engine.machines] == [False, True]
@@ -132,8 +127,7 @@ def test_the_next_machine_boots_from_the_score_on_and_the_next_episode_takes_it(
 
 @pytest.mark.parametrize("error", [EnvError("crash", "the engine is full"), ConfigError("there is no image guest")])
 def test_a_score_counts_though_no_next_machine_starts(error, make, engine, monkeypatch):
-    env = make()
-    env.reset(said_task())
+    env = began(make())
 
     def start(spec):
         raise error
@@ -145,8 +139,7 @@ def test_a_score_counts_though_no_next_machine_starts(error, make, engine, monke
 
 
 def test_a_next_machine_that_does_not_boot_is_an_error_of_the_reset(make, engine):
-    env = make(boot_timeout_s=0.2)
-    env.reset(said_task())
+    env = began(make(boot_timeout_s=0.2))
     engine.broken = True
     assert env.evaluate() == 0.75
     with pytest.raises(EnvError, match=r"no healthy guest within 0\.2 s.*qemu: no memory"):
@@ -154,64 +147,49 @@ def test_a_next_machine_that_does_not_boot_is_an_error_of_the_reset(make, engine
 
 
 def test_actions_travel_as_pyautogui(make, engine):
-    env = make()
-    env.reset(said_task())
-    env.step(Click(3, 4))
-    env.step(TypeText("hello"))
+    began(make(), Click(3, 4), TypeText("hello"))
     assert "pyautogui.click(3, 4, button='left')" in engine.guest.executed[0][2]
     assert engine.guest.files[NOTE] == b"hello"
 
 
-def test_a_first_action_that_the_guest_cannot_perform_is_an_environment_error(make, engine):
-    env = make()
-    env.reset(said_task())
-    engine.guest.run = lambda words: ("", "Xlib: cannot open display", 1)
-    with pytest.raises(EnvError, match=r"cannot perform .*: Xlib: cannot open display"):
-        env.step(Click(3, 4))
-
-
-def test_a_later_action_that_the_guest_cannot_perform_has_no_effect_and_is_judged_as_ever(make, engine, caplog):
+def test_an_action_that_the_guest_cannot_perform_is_an_error_at_first_and_later_has_no_effect(make, engine, caplog):
     """The agent can have done that: `chmod 0 ~`, or a program that grabs the X server."""
     caplog.set_level("INFO")
-    env = make()
-    env.reset(said_task())
+    env = began(make())
+    cannot = lambda words: ("", "Xlib: cannot open display", 1)  # noqa: E731
+    engine.guest.run = cannot
+    with pytest.raises(EnvError, match=r"cannot perform .*: Xlib: cannot open display"):
+        env.step(Click(3, 4))
+    env = began(make())
     env.step(Click(3, 4))
-    engine.guest.run = lambda words: ("", "Xlib: cannot open display", 1)
+    engine.guest.run = cannot
     env.step(Click(3, 4))
     assert "did not perform" in caplog.text
     assert env.evaluate() == 0.75
 
 
-@pytest.mark.parametrize("way", ["step", "evaluate"])
-def test_a_machine_that_runs_without_its_server_was_made_useless_by_its_agent(make, engine, way):
+@pytest.mark.parametrize(
+    ("guarded", "acts", "way", "machine", "error", "message"),
+    [
+        (False, True, "step", {}, DesktopDestroyedError, "the machine runs, and its server does not answer"),
+        (False, True, "evaluate", {}, DesktopDestroyedError, "the machine runs, and its server does not answer"),
+        (True, True, "step", {"running": False, "out_of_memory": True}, DesktopDestroyedError, "took all memory"),
+        (True, True, "step", {}, EnvError, None),
+        (False, False, "step", {}, EnvError, None),
+        (False, True, "step", {"running": False}, EnvError, None),
+    ],
+    ids=["a step", "a check", "no memory", "our own server", "before the first action", "a machine that has ended"],
+)
+def test_the_silence_of_a_server_is_its_agent_s_doing_where_that_can_have_caused_it(
+    make, engine, guarded, acts, way, machine, error, message
+):
     """OSWorld's server is a program of the agent's own user."""
-    env = make()
-    env.reset(said_task(postconfig=[{"type": "execute", "parameters": {"command": ["echo", "save"]}}]))
-    env.step(Click(3, 4))
+    env = began(make(guarded=guarded), *[Click(3, 4)] * acts, postconfig=SAVES)
     engine.guest.lies["/setup/execute"] = lambda connection: connection.close()
-    with pytest.raises(DesktopDestroyedError, match="the machine runs, and its server does not answer"):
+    for name, value in machine.items():
+        setattr(engine.machines[-1], name, value)
+    with pytest.raises(error, match=message):
         env.step(Click(3, 4)) if way == "step" else env.evaluate()
-
-
-@pytest.mark.parametrize("settings", [{"guarded": True}, {}], ids=["ours", "before the first action"])
-def test_a_silent_server_that_no_agent_can_have_ended_is_an_environment_error(make, engine, settings):
-    env = make(**settings)
-    env.reset(said_task())
-    if settings:
-        env.step(Click(3, 4))
-    engine.guest.lies["/setup/execute"] = lambda connection: connection.close()
-    with pytest.raises(EnvError):
-        env.step(Click(3, 4))
-
-
-def test_a_machine_that_has_ended_for_want_of_memory_was_made_useless_by_its_agent(make, engine):
-    env = make(guarded=True)
-    env.reset(said_task())
-    env.step(Click(3, 4))
-    engine.guest.lies["/setup/execute"] = lambda connection: connection.close()
-    engine.machines[-1].running, engine.machines[-1].out_of_memory = False, True
-    with pytest.raises(DesktopDestroyedError, match="took all memory"):
-        env.step(Click(3, 4))
 
 
 def test_a_script_that_the_set_up_uploaded_and_a_check_runs_is_uploaded_again(make, engine, guest):
@@ -236,52 +214,34 @@ def test_a_machine_that_has_ended_is_an_environment_error(make, engine):
         env.step(Click(3, 4))
 
 
-@pytest.mark.parametrize(
-    ("task", "last", "reward"),
-    [(infeasible_task(), Fail(), 1.0), (said_task(), CallUser(), 0.0), (said_task(), Finished(), 0.75)],
-    ids=lambda value: getattr(value, "id", type(value).__name__),
-)
-def test_giving_up_is_right_exactly_where_a_task_is_infeasible(make, task, last, reward):
+def test_the_last_action_alone_counts_as_giving_up_which_is_right_exactly_where_a_task_is_infeasible(make):
     env = make()
-    env.reset(task)
-    env.step(last)
-    assert env.evaluate() == reward
+    for actions, score in (([Fail()], 1.0), ([Fail(), Click(1, 1)], 0.0), ([], 0.0)):
+        env.reset(infeasible_task())
+        for action in actions:
+            env.step(action)
+        assert env.evaluate() == score
+    assert began(env, CallUser()).evaluate() == 0.0
+    assert began(env, Finished()).evaluate() == 0.75
 
 
-def test_only_the_last_action_counts_as_giving_up(make):
-    env = make()
-    env.reset(infeasible_task())
-    env.step(Fail())
-    env.step(Click(1, 1))
-    assert env.evaluate() == 0.0
-    env.reset(infeasible_task())
-    assert env.evaluate() == 0.0
-
-
-def test_postconfig_runs_before_the_rules_as_in_osworld(make, engine):
-    env = make()
-    env.reset(said_task(postconfig=[{"type": "execute", "parameters": {"command": ["echo", "save"]}}]))
-    env.step(Fail())
+def test_postconfig_runs_before_the_rules_and_what_it_saves_and_no_file_of_this_machine_reaches_the_graders(
+    make, engine, judges
+):
+    env = began(make(), Fail(), postconfig=SAVES)
     guest = engine.guest
     env.evaluate()
     assert guest.executed[-1] == ["echo", "save"]
+    began(env, postconfig=SAVES).evaluate()
+    assert judges.files == [{"said.txt": b"save\n"}]
 
 
 def test_closing_removes_the_machine_and_lets_go_of_the_cells(make, engine, judges):
-    env = make()
-    env.reset(said_task())
+    env = began(make())
     env.close()
     env.close()
     assert not engine.machines[0].running
     assert judges.left == 1
-
-
-def test_what_steps_save_reaches_the_graders_and_no_file_of_this_machine(make, engine, judges):
-    env = make()
-    save = {"type": "execute", "parameters": {"command": ["echo", "said"], "stdout": "said.txt"}}
-    env.reset(said_task(postconfig=[save]))
-    env.evaluate()
-    assert judges.files == [{"said.txt": b"said\n"}]
 
 
 def test_no_machine_is_left_where_no_cell_starts(make, engine, judges, monkeypatch):
@@ -292,13 +252,11 @@ def test_no_machine_is_left_where_no_cell_starts(make, engine, judges, monkeypat
     with pytest.raises(EnvError, match="no cell"):
         make()
     assert not engine.machines[0].running
+    assert judges.left == 1
 
 
-@needs_graders
-@pytest.mark.parametrize(
-    ("text", "reward"),
-    [pytest.param("hello", 1.0, marks=needs_cells), pytest.param("goodbye", 0.0, marks=needs_cells)],
-)
+@needs_judging
+@pytest.mark.parametrize(("text", "reward"), [("hello", 1.0), ("goodbye", 0.0)])
 def test_a_whole_episode_is_graded_by_osworld_s_own_code(make, guest, text, reward):
     env = make(grader_python=PYTHON, cells=Cells.of)
     guest.web["/web/gold.txt"] = b"hello"
@@ -322,23 +280,18 @@ def test_the_machine_is_osworld_s_with_a_read_only_disk_and_its_numbers(tmp_path
     assert (emulated.devices, emulated.environment["KVM"]) == (("/dev/net/tun",), "N")
 
 
-def test_a_disk_that_is_not_there_is_refused_before_anything_starts(tmp_path, python, engine):
+def test_a_disk_that_is_not_there_is_refused_before_anything_starts(tmp_path, engine):
     spec = virtual_machine(tmp_path / "Ubuntu.qcow2", image="osworld")
     with pytest.raises(ConfigError, match=r"there is no .*Ubuntu\.qcow2 on this node"):
-        OSWorldEnv(spec, cache=tmp_path, grader_python=python, containers=lambda: engine)
+        OSWorldEnv(spec, cache=tmp_path, grader_python=sys.executable, containers=lambda: engine)
     assert engine.machines == []
 
 
-def test_a_guarded_machine_has_a_secret_of_its_own_each_time(engine, make):
+def test_a_guarded_machine_has_a_secret_of_its_own_each_time_and_windows_that_are_waited_for(engine, make):
     env = make(guarded=True)
     for _ in range(2):
-        env.reset(said_task())
-        env.step(Finished())
-        assert env.evaluate() == 0.75
+        assert began(env, Finished()).evaluate() == 0.75
     secrets = [spec.environment["ARPO_SECRET"] for spec in engine.specs]
     assert len(set(secrets)) == len(secrets) == 3  # the next episode's machine boots after a score
-
-
-def test_windows_are_waited_for_where_the_guest_server_says_which_there_are(make):
-    assert make(guarded=True).guest.deadlines.window_s > 0
+    assert env.guest.deadlines.window_s > 0  # it says which windows there are
     assert make().guest.deadlines.window_s == 0

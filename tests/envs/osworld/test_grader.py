@@ -1,24 +1,25 @@
 """OSWorld's own graders in a cell: scores of real files, 0 for what cannot be read, none when something breaks."""
 
 import json
-import os
-import socket
 import subprocess
-from functools import partial
-from pathlib import Path
 
 import pytest
 
-from arpo.envs.osworld.grader import MAIN, Grader, GuestDoors
+from arpo.envs.osworld.grader import MAIN, Grader
 from arpo.envs.osworld.tasks import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import BlamedError, ConfigError, EnvError
-from tests.envs.desktops import needs_cells
 from tests.envs.osworld.guest import HOME, failure, in_json, running_guest
-
-ROOT = Path(__file__).parents[3]
-PYTHON = Path(os.environ.get("ARPO_OSWORLD_PYTHON", ROOT / ".venv-osworld" / "bin" / "python"))
-needs_graders = pytest.mark.skipif(
-    not PYTHON.exists(), reason=f"OSWorld's graders are not installed at {PYTHON}: run `make osworld`"
+from tests.envs.osworld.standins.building import make_files
+from tests.envs.osworld.support import (
+    PYTHON,
+    cloud_file,
+    doors,
+    includes,
+    needs_graders,
+    needs_judging,
+    rule,
+    said,
+    vm_file,
 )
 
 MAKE_FILES = """
@@ -54,35 +55,17 @@ def documents(tmp_path_factory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def doors(guest, vlc=None):
-    here, there = (partial(socket.create_connection, ("127.0.0.1", each.port)) for each in (guest, vlc or guest))
-    return GuestDoors(here, here, there)
-
-
-def needs_judging(function):
-    """Mark a test that judges: it needs OSWorld's graders, and an engine for the cells that they run in."""
-    for mark in (needs_graders, *needs_cells):
-        function = mark(function)
-    return function
-
-
-def vm_file(name, dest=None):
-    return {"type": "vm_file", "path": f"{HOME}/{name}", "dest": dest or name}
-
-
-def cloud_file(name):
-    """What comes with the request."""
-    return {"type": "cloud_file", "path": f"http://127.0.0.1:9/{name}", "dest": name}
-
-
-SETTINGS = {"expected": {"editor.fontSize": 6}}
+TEXTS = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
+GOLD = {"gold.txt": b"6"}
+PRINTS = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
+FAVORITES = {"func": "check_gnome_favorite_apps", "result": said("a"), "expected": rule(expected=["a.desktop"])}
 SHEETS = {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]}
 TASKS = [
     ("txt", {"func": "compare_text_file"}),
     ("csv", {"func": "compare_csv"}),
     ("docx", {"func": "compare_docx_files"}),
     ("xlsx", {"func": "compare_table", "options": SHEETS}),
-    ("json", {"func": "check_json_settings", "expected": {"type": "rule", "rules": SETTINGS}}),
+    ("json", {"func": "check_json_settings", "expected": rule(expected={"editor.fontSize": 6})}),
 ]
 
 
@@ -94,20 +77,6 @@ def test_a_file_of_the_guest_is_compared_by_osworld(grader, documents, guest, ki
     gold = {f"gold.{kind}": documents[f"right.{kind}"]}
     task = {"result": vm_file(f"mine.{kind}"), "expected": cloud_file(f"gold.{kind}"), **evaluator}
     assert grader.grade(task, doors(guest), gold) == score
-
-
-@needs_judging
-def test_a_file_that_the_agent_did_not_make_scores_zero(grader, documents, guest):
-    task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
-    assert grader.grade(task, doors(guest), {"gold.txt": b"6"}) == 0.0
-
-
-def said(text):
-    return {"type": "vm_command_line", "command": ["echo", text]}
-
-
-def includes(*words):
-    return {"type": "rule", "rules": {"include": list(words), "exclude": []}}
 
 
 @needs_judging
@@ -127,40 +96,28 @@ def test_several_metrics_are_joined_as_osworld_joins_them(grader, guest, conjunc
 
 @needs_judging
 @pytest.mark.parametrize(
-    ("evaluator", "words"),
+    ("evaluator", "error", "kind", "message"),
     [
-        ({"func": "exact_match", "result": {"type": "crystal_ball"}}, r"request: .*'get_crystal_ball'"),
-        ({"func": "crystal_ball", "result": said("a")}, r"request: .*'crystal_ball'"),
-        ({"result": said("a")}, r"request: .*'func'"),
-    ],
-    ids=["getter", "metric", "no function"],
-)
-def test_a_grader_that_is_not_there_is_an_environment_error_and_never_a_zero(grader, guest, evaluator, words):
-    with pytest.raises(EnvError, match=words) as error:
-        grader.grade(evaluator, doors(guest), {})
-    assert error.value.kind == "evaluate"
-
-
-@needs_judging
-@pytest.mark.parametrize(
-    ("evaluator", "words"),
-    [
-        (
-            {"func": "exact_match", "result": said("a"), "expected": {"type": "rule", "rules": {}}},
-            "exact_match: KeyError",
-        ),
-        ({"func": "exact_match", "result": {"type": "rule"}}, "rule: KeyError"),
+        ({"func": "exact_match", "result": {"type": "crystal_ball"}}, EnvError, "evaluate", "'get_crystal_ball'"),
+        ({"func": "crystal_ball", "result": said("a")}, EnvError, "evaluate", r"request: .*'crystal_ball'"),
+        ({"result": said("a")}, EnvError, "evaluate", r"request: .*'func'"),
+        ({"func": "exact_match", "result": said("a"), "expected": rule()}, BlamedError, "result", "match: KeyError"),
+        ({"func": "exact_match", "result": {"type": "rule"}}, BlamedError, "result", "rule: KeyError"),
         (
             {"func": "check_python_file_by_gold_file", "result": said("a"), "expected": said("b")},
+            BlamedError,
+            "result",
             "None, which is no score",
         ),
     ],
-    ids=["metric", "getter", "no score"],
+    ids=["no getter", "no metric", "no function", "a metric raises", "a getter raises", "no score"],
 )
-def test_what_a_grader_raises_on_is_blamed_on_the_agent(grader, guest, evaluator, words):
-    with pytest.raises(BlamedError, match=words) as error:
+def test_a_grader_that_is_not_there_is_an_environment_error_and_one_that_raises_is_blamed_on_the_agent(
+    grader, guest, evaluator, error, kind, message
+):
+    with pytest.raises(error, match=message) as caught:
         grader.grade(evaluator, doors(guest), {})
-    assert error.value.kind == "result"
+    assert caught.value.kind == kind
 
 
 @needs_judging
@@ -168,11 +125,7 @@ def test_a_package_that_is_left_out_is_an_environment_error_though_osworld_catch
     grader, guest, documents
 ):
     guest.files[f"{HOME}/mine.docx"] = documents["right.docx"]
-    task = {
-        "func": "compare_image_text",
-        "result": vm_file("mine.docx"),
-        "expected": {"type": "rule", "rules": {"type": "text", "text": ["6"]}},
-    }
+    task = {"func": "compare_image_text", "result": vm_file("mine.docx"), "expected": rule(type="text", text=["6"])}
     with pytest.raises(EnvError, match=r"package: easyocr\.Reader is not installed"):
         grader.grade(task, doors(guest), {})
 
@@ -189,57 +142,39 @@ def test_osworld_has_every_function_and_getter_of_our_table_and_each_can_be_impo
 def test_a_guest_that_is_gone_is_an_environment_error_though_osworld_takes_it_for_a_missing_file(grader):
     with running_guest() as guest:
         gone = doors(guest)
-    task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
     with pytest.raises(EnvError, match=r"did not answer its judge: .*Connection"):
-        grader.grade(task, gone, {"gold.txt": b"6"})
+        grader.grade(TEXTS, gone, GOLD)
 
 
-@pytest.mark.parametrize("route", ["file", "execute"])
 @needs_judging
-def test_an_answer_that_the_agent_can_have_spoilt_scores_zero(grader, guest, route):
-    """Such as with a full disk, or no memory."""
-    setattr(guest, f"post_{route}", lambda body: failure(500, "[Errno 28] No space left on device"))
-    task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
-    if route == "execute":
-        task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
-    assert grader.grade(task, doors(guest), {"gold.txt": b"6"}) == 0.0
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [
+        (None, "a file that the agent did not make"),
+        ("file", "[Errno 28] No space left on device"),
+        ("execute", "[Errno 28] No space left on device"),
+        ("execute", "[Errno 2] No such file or directory: 'hello'"),
+        ("execute", "[Errno 13] Permission denied: 'hello'"),
+        ("execute", "there is no program 'hello'"),
+    ],
+)
+def test_what_the_agent_did_not_make_and_an_answer_that_it_can_have_spoilt_score_zero(grader, guest, route, message):
+    if route:
+        setattr(guest, f"post_{route}", lambda body: failure(500, message))
+    assert grader.grade(PRINTS if route == "execute" else TEXTS, doors(guest), GOLD) == 0.0
 
 
 @needs_judging
 def test_a_program_for_which_the_machine_was_too_slow_is_an_environment_error(grader, guest):
     guest.post_execute = lambda body: failure(503, "it did not end within 60 s")
-    task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
     with pytest.raises(EnvError, match=r"slow: .*did not end within 60 s"):
-        grader.grade(task, doors(guest), {})
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "[Errno 2] No such file or directory: 'hello'",
-        "[Errno 13] Permission denied: 'hello'",
-        "there is no program 'hello'",
-    ],
-)
-@needs_judging
-def test_a_program_that_the_agent_did_not_make_scores_zero_as_in_osworld(grader, guest, message):
-    guest.post_execute = lambda body: failure(500, message)
-    task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
-    assert grader.grade(task, doors(guest), {}) == 0.0
-
-
-MAKE_SOUNDS = """
-import sys
-from pathlib import Path
-from tests.envs.osworld.standins import anything
-anything.make(*map(Path, sys.argv[1:]))
-"""
+        grader.grade(PRINTS, doors(guest), {})
 
 
 @needs_judging
 def test_sounds_are_compared_in_a_cell_and_two_that_cannot_be_read_are_not_alike(grader, guest, tmp_path):
     """OSWorld's metric takes two sounds for the same if it can read neither: its libraries must be there."""
-    subprocess.run([PYTHON, "-c", MAKE_SOUNDS, tmp_path / "gold.mp3"], cwd=ROOT, check=True)
+    make_files({"": [tmp_path / "gold.mp3"]})
     task = {"func": "compare_audios", "result": vm_file("mine.mp3"), "expected": cloud_file("gold.mp3")}
     for content, score in (((tmp_path / "gold.mp3").read_bytes(), 1.0), (b"junk", 0.0)):
         guest.files[f"{HOME}/mine.mp3"] = content
@@ -279,46 +214,31 @@ def test_a_suite_judges_python_files_that_cannot_forge_its_verdict(grader, guest
 
 
 @needs_judging
-@pytest.mark.parametrize(("printed", "score"), [("['a.desktop']", 1.0), ("['b.desktop']", 0.0)])
-def test_a_list_that_a_program_printed_is_read_and_not_run(grader, guest, printed, score):
-    guest.post_execute = lambda body: in_json(200, output=printed)
-    expected = {"type": "rule", "rules": {"expected": ["a.desktop"]}}
-    task = {"func": "check_gnome_favorite_apps", "result": said("a"), "expected": expected}
-    assert grader.grade(task, doors(guest), {}) == score
-
-
-@needs_judging
-def test_a_program_that_a_list_would_run_is_blamed_on_the_agent(grader, guest):
-    guest.post_execute = lambda body: in_json(
-        200, output="['a.desktop'] if __import__('os').system('true') == 0 else []"
-    )
-    expected = {"type": "rule", "rules": {"expected": ["a.desktop"]}}
+def test_a_list_that_a_program_printed_is_read_and_not_run(grader, guest):
+    for printed, score in (("['a.desktop']", 1.0), ("['b.desktop']", 0.0)):
+        guest.post_execute = lambda body, printed=printed: in_json(200, output=printed)
+        assert grader.grade(FAVORITES, doors(guest), {}) == score
+    program = "['a.desktop'] if __import__('os').system('true') == 0 else []"
+    guest.post_execute = lambda body: in_json(200, output=program)
     with pytest.raises(BlamedError, match="malformed node"):
-        grader.grade(
-            {"func": "check_gnome_favorite_apps", "result": said("a"), "expected": expected}, doors(guest), {}
-        )
+        grader.grade(FAVORITES, doors(guest), {})
 
 
 VLC_PLAYS = {
     "func": "is_vlc_playing",
     "result": {"type": "vlc_playing_info", "dest": "status.xml"},
-    "expected": {"type": "rule", "rules": {"type": "file_name", "file_name": "film.mp4"}},
+    "expected": rule(type="file_name", file_name="film.mp4"),
 }
 
 
 @needs_judging
-def test_an_agent_that_closed_vlc_has_not_done_the_task(grader, guest):
-    with running_guest() as vlc:
-        without = doors(guest, vlc)
-    assert grader.grade(VLC_PLAYS, without, {}) == 0.0
-
-
-@needs_judging
-def test_a_guest_that_is_gone_has_not_closed_vlc(grader):
-    with running_guest() as guest, running_guest() as vlc:
-        gone = doors(guest, vlc)
+def test_an_agent_that_closed_vlc_has_not_done_the_task_and_a_guest_that_is_gone_has_not_closed_it(grader):
+    with running_guest() as guest:
+        with running_guest() as vlc:
+            without = doors(guest, vlc)
+        assert grader.grade(VLC_PLAYS, without, {}) == 0.0
     with pytest.raises(EnvError, match=r"did not answer its judge: .*Connection"):
-        grader.grade(VLC_PLAYS, gone, {})
+        grader.grade(VLC_PLAYS, without, {})
 
 
 def test_without_the_second_environment_one_is_told_how_to_make_it(tmp_path):

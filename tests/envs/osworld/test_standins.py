@@ -1,4 +1,4 @@
-"""Stand-ins for files that tasks download: each has a builder, scripts and a certificate, and plays as that says."""
+"""Certificates that come with the code, and stand-ins for files that tasks download, which play as theirs say."""
 
 import inspect
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.apps.certify import RetryingDesktop
+from arpo.apps import certify
 from arpo.envs.guest.certificate import holds, read_scripts
 from arpo.envs.osworld.env import OSWorldEnv
 from arpo.envs.osworld.files import FileCache, files_of
@@ -16,9 +16,9 @@ from arpo.envs.osworld.tasks import read_tasks
 from tests.envs.desktops import FULL, needs_full
 from tests.envs.osworld.standins import BUILDERS, ROOT
 from tests.envs.osworld.standins.building import build, tasks_with_standins
-from tests.envs.osworld.task_files import FILES, ids_of, needs_files
-from tests.envs.osworld.test_grader import PYTHON, needs_graders
+from tests.envs.osworld.support import FILES, PYTHON, ids_of, needs_files, needs_graders
 
+CERTIFICATES = sorted(certify.ROOT.glob("*/*.json"))
 RECORDS = {path.stem: path for path in sorted(ROOT.glob("*/*.json"))}
 
 
@@ -29,16 +29,30 @@ def record_of(name):
 def test_each_task_with_a_builder_has_scripts_and_the_other_way_round():
     assert set(RECORDS) == set(BUILDERS)
     assert len(RECORDS) >= 18
+    assert CERTIFICATES
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_each_record_has_a_solution_two_near_misses_and_a_certificate_that_holds(name):
-    record = record_of(name)
-    scripts = read_scripts(record)
-    assert scripts.solution
-    assert len(scripts.near_misses) >= 2
-    assert set(record["certificate"]["near_misses"]) == set(scripts.near_misses)
-    assert holds(record["certificate"])
+@pytest.mark.parametrize(
+    "path", [*RECORDS.values(), *CERTIFICATES], ids=lambda path: f"{path.parent.name}-{path.stem[:8]}"
+)
+def test_each_certificate_holds_and_is_of_the_scripts_beside_it(path):
+    record = json.loads(path.read_text(encoding="utf-8"))
+    scripts, found = read_scripts(record), record["certificate"]
+    assert holds(found)
+    assert found["near_misses"].keys() == scripts.near_misses.keys()
+    assert found["attacks"].keys() == {"ends every application", *scripts.attacks}
+    assert path in CERTIFICATES or (scripts.solution and len(scripts.near_misses) >= 2)
+
+
+@needs_files
+@pytest.mark.parametrize(
+    "path", [*RECORDS.values(), *CERTIFICATES], ids=lambda path: f"{path.parent.name}-{path.stem[:8]}"
+)
+def test_each_certificate_is_of_a_task_of_its_application_and_a_feasible_one_has_two_near_misses(path):
+    (task,) = read_tasks(FILES, {path.parent.name: [path.stem]})
+    scripts = read_scripts(json.loads(path.read_text(encoding="utf-8")))
+    assert bool(scripts.solution) is not task.infeasible
+    assert task.infeasible or len(scripts.near_misses) >= 2
 
 
 @needs_files
@@ -73,7 +87,7 @@ def test_a_file_of_each_kind_that_tasks_download_can_be_made(tmp_path):
 def env(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     build(tasks_with_standins(), cache)
-    env = RetryingDesktop(
+    env = certify.RetryingDesktop(
         lambda: OSWorldEnv(container(FULL), cache=cache, grader_python=PYTHON, guarded=True, boot_timeout_s=120)
     )
     yield env

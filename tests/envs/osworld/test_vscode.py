@@ -21,7 +21,6 @@ needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="there 
 
 
 def package(folder: Path, files: dict[str, bytes]) -> Path:
-    """Make a package with these files below /usr/share/code."""
     root = folder / "package"
     (root / "DEBIAN").mkdir(parents=True)
     (root / "DEBIAN" / "control").write_text(
@@ -36,9 +35,13 @@ def package(folder: Path, files: dict[str, bytes]) -> Path:
     return folder / "code.deb"
 
 
+def build_image(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
+    command = ["bash", str(folder / "build_image.sh"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
 @pytest.fixture
 def build(tmp_path):
-    """Runs `docker/build_image.sh vscode` with a package and another name for the image."""
     tag = f"test-vscode-{os.getpid()}"
 
     def run(files: dict[str, bytes]) -> tuple[str, subprocess.CompletedProcess]:
@@ -46,8 +49,7 @@ def build(tmp_path):
         script = (copy / "build_image.sh").read_text(encoding="utf-8")
         (copy / "build_image.sh").write_text(script.replace("arpo/desktop:$variant", f"arpo/desktop:{tag}"))
         package(tmp_path, files).rename(copy / "code.deb")
-        words = ["bash", str(copy / "build_image.sh"), "vscode"]
-        return f"arpo/desktop:{tag}", subprocess.run(words, capture_output=True, text=True, check=False)
+        return f"arpo/desktop:{tag}", build_image(copy, "vscode")
 
     yield run
     docker("image", "rm", "--force", f"arpo/desktop:{tag}")
@@ -56,8 +58,7 @@ def build(tmp_path):
 def test_without_a_package_the_script_says_where_it_belongs_and_asks_no_engine(tmp_path):
     for name in ("build_image.sh", "progress.sh"):
         shutil.copy(DOCKER / name, tmp_path / name)
-    words = ["bash", str(tmp_path / "build_image.sh"), "vscode"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"})
+    done = build_image(tmp_path, "vscode", env={"PATH": "/usr/bin:/bin"})
     assert done.returncode == 2
     assert done.stderr.endswith(f"put Microsoft's package (.deb, x64) at {tmp_path}/code.deb\n")
 
@@ -101,15 +102,13 @@ def test_a_page_in_the_place_of_a_package_is_said_by_the_name_of_the_file(tmp_pa
     for name in ("build_image.sh", "progress.sh", "vscode"):
         subprocess.run(["cp", "-r", DOCKER / name, tmp_path / name], check=True)
     (tmp_path / "code.deb").write_bytes(content)
-    words = ["bash", str(tmp_path / "build_image.sh"), "vscode"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = build_image(tmp_path, "vscode")
     assert done.returncode == 2
     assert done.stderr.endswith(f"{tmp_path}/code.deb is no whole Debian package\n")
 
 
 def test_where_no_engine_answers_nothing_is_built(tmp_path):
-    words = ["bash", str(DOCKER / "build_image.sh"), "plain", "mmdebstrap"]
     missing = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=missing)
+    done = build_image(DOCKER, "plain", "mmdebstrap", env=missing)
     assert done.returncode != 0
     assert not done.stdout

@@ -14,22 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arpo.agent.actions import Wait
+from arpo.agent.actions import Click, Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.ray import RayBackend
 from arpo.errors import ConfigError, EnvError
 from arpo.host.processes import LABEL_VARIABLE
 from arpo.host.session import Session
-from tests.envs.pool.support import (
-    HANG,
-    desktop_with_browser,
-    fail,
-    faulty_desktop,
-    make_pool,
-    solve,
-    until,
-    with_pool,
-)
+from tests.envs.pool.support import HANG, TASK, fail, faulty_desktop, make_pool, solve, until, with_pool
 
 pytestmark = pytest.mark.ray
 with_ray = pytest.mark.usefixtures("ray_session")
@@ -55,19 +46,41 @@ def ray_session(tmp_path_factory):
     root.rmdir()
 
 
-def workers():
-    """The worker processes of pools that run under this session."""
+def running(marked):
+    """Living processes of which this holds."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            label = process.environ().get(LABEL_VARIABLE)
-            if process.name().startswith("ray::EnvWorker") and label == os.environ[LABEL_VARIABLE]:
+            if process.status() != psutil.STATUS_ZOMBIE and marked(process):
                 found.append(process)
     return found
 
 
+def has_label(process, label):
+    return process.environ().get(LABEL_VARIABLE) == label
+
+
+def workers():
+    """The worker processes of pools that run under this session."""
+    label = os.environ[LABEL_VARIABLE]
+    return running(lambda process: process.name().startswith("ray::EnvWorker") and has_label(process, label))
+
+
+def wait_until(condition, limit_s):
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def desktop_with_browser():
+    """A desktop that starts another process, as a browser is one."""
+    desktop = FakeDesktop()
+    subprocess.Popen(["sleep", "300"], start_new_session=True)  # browser drivers do so too
+    return desktop
+
+
 @with_ray
-def test_worker_processes_serve_many_episodes_and_stay_thin():
+def test_worker_processes_serve_many_episodes_stay_thin_and_end_with_their_pool():
     async def scenario(pool):
         rewards = await asyncio.gather(*(solve(pool, task) for task in fake_tasks(24)))
         return rewards, [worker.memory_info().rss for worker in workers()]
@@ -76,22 +89,21 @@ def test_worker_processes_serve_many_episodes_and_stay_thin():
     assert rewards == [1.0] * 24
     assert len(memory) == 2
     assert max(memory) < 150 * 2**20  # 95 MB measured; with torch it is more than 300
+    wait_until(lambda: not workers(), 10)
+    assert workers() == []
 
 
 @with_ray
-def test_a_worker_that_is_killed_is_a_crash_and_its_browser_goes_too(tmp_path):
-    (task,) = fake_tasks(1)
-
+def test_a_worker_that_is_killed_is_a_crash_and_its_browser_goes_too():
     async def scenario(pool):
-        async with pool.lease(task) as env:
-            await env.reset(task)
+        async with pool.lease(TASK) as env:
+            await env.reset(TASK)
             (worker,) = workers()
             (browser,) = worker.children()
             worker.send_signal(signal.SIGKILL)
             with pytest.raises(EnvError) as caught:
                 await env.step(Wait())
-        reward = await solve(pool, task)
-        return caught.value.kind, reward, browser, pool.counters()
+        return caught.value.kind, await solve(pool), browser, pool.counters()
 
     kind, reward, browser, counters = with_pool(make_pool(desktop_with_browser, backend="ray"), scenario)
     assert (kind, reward) == ("crash", 1.0)
@@ -108,8 +120,12 @@ def test_a_hang_in_a_shared_worker_leaves_its_process_and_its_neighbour_alone(tm
         async with pool.lease(healthy) as neighbour:
             await neighbour.reset(healthy)
             error = await fail(pool, hanging)
-            await until(lambda: pool.states()["idle"] == 1)
-            await neighbour.step(Wait())
+            states = pool.states()
+            await until(lambda: pool.states()["idle"] == 1)  # while the neighbour is in the middle of its episode
+            await neighbour.step(Click(0, 0))
+            reward = await neighbour.evaluate()
+        assert (states["busy"], states["restarting"], states["idle"]) == (1, 1, 0)
+        assert reward == 0.0  # it ended in its own way: with a click on the background
         return error.kind, await solve(pool, hanging), before, [worker.pid for worker in workers()]
 
     (tmp_path / healthy.id.replace("/", "_")).write_bytes(b".")  # its first attempt, which would hang, is behind it
@@ -119,15 +135,8 @@ def test_a_hang_in_a_shared_worker_leaves_its_process_and_its_neighbour_alone(tm
     assert (kind, reward) == ("timeout", 1.0)
     assert len(before) == 1
     assert before == after
-
-
-@with_ray
-def test_closing_a_pool_ends_its_workers():
-    with_pool(make_pool(size=2, backend="ray"), lambda pool: asyncio.sleep(0))
-    deadline = time.monotonic() + 10
-    while workers() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert workers() == []
+    assert pool.counters()["env/restarts"] == 1
+    assert sum(value for name, value in pool.counters().items() if "fault" in name) == 1
 
 
 @with_ray
@@ -192,44 +201,43 @@ with Session.start(Path(sys.argv[1])) as session:
 """
 
 
+def start(program, root, **options):
+    """Start a program that has its sessions in this directory."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", program, str(root)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, **options)
+
+
 def test_in_a_ray_that_runs_already_workers_take_their_resources_give_them_back_and_leave_it_running():
     root = short_root()
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    code = [sys.executable, "-c", GUEST, str(root)]
-    answer = subprocess.check_output(code, stderr=subprocess.DEVNULL, env=environment, text=True)
+    answer, _ = start(GUEST, root, stderr=subprocess.DEVNULL).communicate()
     assert answer.split() == ["2.0", "True"]  # room for 5 environments, and 3 are there
     root.rmdir()
 
 
-def of_session(label, directory):
+def of_session(label, root):
     """Processes that carry the label or write below the directory."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            written = (file.path for file in process.open_files() if file.mode != "r")
-            if process.environ().get(LABEL_VARIABLE) == label or any(path.startswith(directory) for path in written):
-                found.append(process)
-    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+    def marked(process):
+        written = (file.path for file in process.open_files() if file.mode != "r")
+        return has_label(process, label) or any(path.startswith(str(root)) for path in written)
+
+    return running(marked)
 
 
 @pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_no_process_of_a_run_with_ray_is_left(end, tmp_path):
-    root = short_root()
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    code = [sys.executable, "-c", DRIVER, str(root)]
-    log = tmp_path / "log"
+    root, log = short_root(), tmp_path / "log"
     with log.open("wb") as errors:
-        driver = subprocess.Popen(code, stdout=subprocess.PIPE, stderr=errors, env=environment)
-    label = driver.stdout.readline().decode().strip()
+        driver = start(DRIVER, root, stderr=errors)
+    label = driver.stdout.readline().strip()
     assert label, log.read_text()
-    assert len(of_session(label, str(root))) >= 4  # among them the scheduler, its agents and two workers
+    assert len(of_session(label, root)) >= 4  # among them the scheduler, its agents and two workers
     driver.send_signal(end)
     rest, _ = driver.communicate(timeout=150)
     if end is signal.SIGINT:
-        assert rest.decode().strip() == "Ray runs: False"
-    deadline = time.monotonic() + 60  # without another start
-    while (of_session(label, str(root)) or list(root.iterdir())) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert of_session(label, str(root)) == []
+        assert rest.strip() == "Ray runs: False"
+    wait_until(lambda: not of_session(label, root) and not list(root.iterdir()), 60)  # without another start
+    assert of_session(label, root) == []
     assert list(root.iterdir()) == []
     root.rmdir()

@@ -15,13 +15,8 @@ SERVER_LIMIT_S = 120
 """After which OSWorld's server in the guest ends a program."""
 
 
-@pytest.fixture
-def pool(request):
-    return composed(f"env={request.param}").env
-
-
-@pytest.mark.parametrize("pool", ["osworld"], indirect=True)
-def test_osworld_s_deadlines_end_before_the_pool_s(pool):
+def test_osworld_s_deadlines_end_before_the_pool_s():
+    pool = composed("env=osworld").env
     env, theirs = pool.make_env, osworld.DEADLINES
     # the last look at a booting machine may begin just before its deadline
     start_s = env.boot_timeout_s + theirs.call_s
@@ -33,14 +28,14 @@ def test_osworld_s_deadlines_end_before_the_pool_s(pool):
     assert theirs.program_s + env.grading_timeout_s < pool.evaluate_timeout_s
 
 
-@pytest.mark.parametrize("pool", ["desktop"], indirect=True)
-def test_our_desktops_deadlines_end_before_the_pool_s(pool):
+def test_our_desktops_deadlines_end_before_the_pool_s():
+    pool = composed("env=desktop").env
     start_s = max(signature(DockerDesktop).parameters["start_timeout_s"].default, API_TIMEOUT_S)
     assert start_s + OURS.open_s + OURS.window_s + OURS.call_s < pool.reset_timeout_s
     slowest_s = max(OURS.open_s, OURS.program_s, OURS.window_s)
     assert slowest_s + OURS.call_s < min(pool.step_timeout_s, pool.evaluate_timeout_s)
 
 
-@pytest.mark.parametrize("pool", ["osworld", "desktop"], indirect=True)
-def test_in_a_cluster_both_kinds_of_desktops_go_where_an_engine_is(pool):
-    assert pool.backend == {"_target_": "arpo.envs.pool.ray.RayBackend", "placement": "docker"}
+@pytest.mark.parametrize("env", ["osworld", "desktop"])
+def test_in_a_cluster_both_kinds_of_desktops_go_where_an_engine_is(env):
+    assert composed(f"env={env}").env.backend == {"_target_": "arpo.envs.pool.ray.RayBackend", "placement": "docker"}

@@ -14,10 +14,11 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
+from tests.envs.desktops import needs_cells
 from tests.envs.guest.hostile import FLOOD, OF_A_GIGABYTE, WITHOUT_LENGTH, drips, floods, png, says
 from tests.envs.pool.support import with_pool
 
-pytestmark = pytest.mark.docker  # whose engine starts the cell of a judge
+pytestmark = needs_cells  # of a judge
 
 DESKTOPS = 8
 CALL_S = 5.0

@@ -10,15 +10,6 @@ from arpo.envs.pool.slots import make_slots, slow_reason
 from tests.envs.pool.support import make_pool, until, with_pool
 
 
-def one_desktop(path):
-    """A desktop that can be built once for each time that a file is put there."""
-    try:
-        path.unlink()
-    except FileNotFoundError as error:
-        raise OSError("no machine") from error
-    return FakeDesktop()
-
-
 def complaints(*steps_s):
     """The reason for each environment, by the seconds of its last steps."""
     slots = make_slots(len(steps_s), 1)
@@ -34,39 +25,39 @@ def test_a_slow_one_is_named_with_the_pace_of_the_others_where_there_are_some():
     assert complaints([2.1] * 8, *others) == [f"{words}, those of the others 0.4 s", None, None, None]
 
 
+SLOW, FEW, FAST = [6.0] * 8, [6.0] * 7, [0.3] * 8
+
+
 @pytest.mark.parametrize(
-    "steps_s",
+    ("its_s", "others_s", "named"),
     [
-        [4.8] * 7,  # too few to say
-        [0.3] * 9 + [59.0] * 7,  # a few long texts
-        [4.8] * 16 + [0.3] * 16,  # slow long ago
-        [2.0] * 8,  # as slow as may be
+        # fast by now
+        (7 * [4.8], [FAST], False),  # too few to say
+        (9 * [0.3] + 7 * [59.0], [FAST], False),  # a few long texts
+        (16 * [4.8] + 16 * [0.3], [FAST], False),  # slow long ago
+        (8 * [2.0], [FAST], False),  # as slow as may be
+        # where all are slow, the machine is: the median of the others is 1.9 s, three times that 5.7 s
+        (SLOW, [8 * [2.4], 8 * [5.0]], False),
+        (8 * [5.8], [8 * [1.4], 8 * [2.4]], True),
+        (8 * [5.6], [8 * [1.4], 8 * [2.4]], False),
+        # where too few others have taken enough steps, the machine may be
+        (SLOW, [FEW, FEW], False),  # the others were just built
+        (SLOW, [FAST, FEW, FEW], False),  # one of three is less than half
+        (SLOW, [FAST, FEW], True),
+        (SLOW, [FEW, FEW, FAST, FAST], True),
     ],
 )
-def test_one_that_is_fast_by_now_is_left_alone(steps_s):
-    assert complaints(steps_s, [0.1] * 8) == [None, None]
-
-
-def test_where_all_are_slow_the_machine_is_and_none_is_replaced():
-    assert complaints([6.0] * 8, [2.4] * 8, [5.0] * 8) == [None, None, None]
-    # the median of the others is 1.9 s, three times that 5.7 s
-    assert complaints([5.8] * 8, [1.4] * 8, [2.4] * 8)[0] is not None
-    assert complaints([5.6] * 8, [1.4] * 8, [2.4] * 8)[0] is None
-
-
-def test_where_too_few_others_have_taken_enough_steps_the_machine_may_be_slow_and_none_is_named():
-    slow, few, fast = [6.0] * 8, [6.0] * 7, [0.3] * 8
-    assert complaints(slow, few, few) == [None, None, None]  # the others were just built
-    assert complaints(slow, fast, few, few) == [None] * 4  # one of three is less than half
-    assert complaints(slow, fast, few)[0] is not None
-    assert complaints(slow, few, few, fast, fast)[0] is not None
+def test_one_is_named_that_is_slow_now_and_slower_than_half_of_the_others_or_more(its_s, others_s, named):
+    its_own, *of_others = complaints(its_s, *others_s)
+    assert (its_own is not None) == named
+    assert of_others == [None] * len(others_s)
 
 
 def test_one_whose_others_are_built_anew_is_not_named_before_they_have_taken_steps():
     slots = make_slots(3, 1)
     named = []
     for slot in slots:  # on a busy machine, one after the other ends its episode
-        slot.steps_s.extend([6.0] * 8)
+        slot.steps_s.extend(SLOW)
         named.append(slow_reason(slot, slots, 2.0))
         slot.steps_s.clear()  # for another reason, such as a deadline
     assert named == [None, None, None]
@@ -82,18 +73,22 @@ def test_one_that_is_as_slow_after_it_was_built_anew_is_named_again_only_once_it
     assert named == [True, False, False, False, True, False]
 
 
+async def play(pool, episodes=1):
+    """Play episodes of as many steps as an environment is judged by, each with all environments ready."""
+    ready = pool.states()["idle"]
+    for task in fake_tasks(episodes):
+        async with pool.lease(task) as env:
+            await env.reset(task)
+            for _ in range(8):
+                await env.step(Wait())
+        await until(lambda: pool.states()["idle"] == ready)
+
+
 @pytest.mark.parametrize(("slow_step_s", "replaced"), [(1e-9, 1), (None, 0), (600.0, 0)])
 def test_a_pool_of_one_that_is_always_slow_builds_it_anew_once_and_its_episodes_count(slow_step_s, replaced, caplog):
-    async def scenario(pool):
-        for task in fake_tasks(5):
-            async with pool.lease(task) as env:
-                await env.reset(task)
-                for _ in range(8):
-                    await env.step(Wait())
-        await until(lambda: pool.states()["idle"] == 1)
-        return pool.counters()
-
-    counters = with_pool(make_pool(slow_step_s=slow_step_s), scenario)
+    pool = make_pool(slow_step_s=slow_step_s)
+    with_pool(pool, partial(play, episodes=5))
+    counters = pool.counters()
     assert counters["env/episodes"] == 5
     assert counters["env/slow"] == counters["env/recycled"] == replaced
     assert counters["env/restarts"] == sum(value for name, value in counters.items() if "fault" in name) == 0
@@ -101,34 +96,26 @@ def test_a_pool_of_one_that_is_always_slow_builds_it_anew_once_and_its_episodes_
 
 
 def test_an_environment_is_not_built_anew_while_the_others_of_its_pool_have_taken_no_step():
-    async def scenario(pool):
-        for task in fake_tasks(2):
-            async with pool.lease(task) as env:
-                await env.reset(task)
-                for _ in range(8):
-                    await env.step(Wait())
-            await until(lambda: pool.states()["idle"] == 3)
-        return pool.counters()
-
-    counters = with_pool(make_pool(size=3, slow_step_s=1e-9), scenario)
-    assert counters["env/episodes"] == 2
-    assert counters["env/slow"] == counters["env/recycled"] == 0
+    pool = make_pool(size=3, slow_step_s=1e-9)
+    with_pool(pool, partial(play, episodes=2))
+    assert pool.counters()["env/episodes"] == 2
+    assert pool.counters()["env/slow"] == pool.counters()["env/recycled"] == 0
 
 
-def test_one_whose_others_are_all_lost_is_as_one_that_is_alone(tmp_path):
-    path = tmp_path / "only one"
-    path.touch()
+def test_one_whose_others_are_all_lost_is_as_one_that_is_alone():
+    allowed = [None]
+
+    def make_env():
+        if not allowed:
+            raise OSError("no machine")
+        allowed.pop()
+        return FakeDesktop()
 
     async def scenario(pool):
         await until(lambda: pool.states()["lost"] == 1)
-        path.touch()
-        (task,) = fake_tasks(1)
-        async with pool.lease(task) as env:
-            await env.reset(task)
-            for _ in range(8):
-                await env.step(Wait())
-        await until(lambda: pool.states()["idle"] == 1)
-        return pool.counters()
+        allowed.append(None)
+        await play(pool)
 
-    pool = make_pool(partial(one_desktop, path), size=2, slow_step_s=1e-9, reset_timeout_s=0.1)
-    assert with_pool(pool, scenario)["env/slow"] == 1
+    pool = make_pool(make_env, size=2, slow_step_s=1e-9, reset_timeout_s=0.1)
+    with_pool(pool, scenario)
+    assert pool.counters()["env/slow"] == 1

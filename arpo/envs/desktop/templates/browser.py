@@ -34,11 +34,9 @@ def fill_in_a_form(draw: Draw) -> Instance:
     """Enter what the instruction says into the fields of a form, and send it."""
     name, other = draw.sample(PEOPLE, 2)
     thing, count = f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)}", draw.randrange(2, 100)
-    ask = draw.choice(
-        (
-            "Fill in the form and send it. Name: {}, item: {}, count: {}.",
-            "{} wants to order the item '{}', count {}. Send the form with that.",
-        )
+    ask = draw.phrase(
+        "Fill in the form and send it. Name: {}, item: {}, count: {}.",
+        "{} wants to order the item '{}', count {}. Send the form with that.",
     )
     fields = {"Name": name, "Item": thing, "Count": str(count)}
     return _instance(
@@ -60,9 +58,7 @@ def answer_a_question(draw: Draw) -> Instance:
     prices = draw.sample(range(10, 1000), len(names))
     chosen, other = draw.sample(range(len(names)), 2)
     rows = "".join(f"<tr><td>{name}<td>{price}" for name, price in zip(names, prices, strict=True))
-    ask = draw.choice(
-        ("What does the {} cost? Enter the price and send it.", "Send the price of the {} with the form.")
-    )
+    ask = draw.phrase("What does the {} cost? Enter the price and send it.", "Send the price of the {} with the form.")
     fields = {"Price": str(prices[chosen])}
     return _instance(
         ask.format(names[chosen]),
@@ -83,11 +79,9 @@ def describe_the_cheapest(draw: Draw) -> Instance:
     draw.shuffle(things)
     rows = "".join(f"<tr><td>{name}<td>{shade}<td>{price}" for name, price, shade in things)
     wrong = COLOURS[COLOURS.index(colour) - 1]
-    ask = draw.choice(
-        (
-            "Which thing is the cheapest, and which colour has it? Send both.",
-            "Send name and colour of the cheapest thing.",
-        )
+    ask = draw.phrase(
+        "Which thing is the cheapest, and which colour has it? Send both.",
+        "Send name and colour of the cheapest thing.",
     )
     fields = {"Name": cheapest, "Colour": colour}
     return _instance(

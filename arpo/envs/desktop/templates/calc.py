@@ -19,20 +19,16 @@ def total_a_column(draw: Draw) -> Instance:
     rows, measure = _table(draw)
     last = len(rows)
     total = sum(int(str(row[1])) for row in rows[1:])
-    ask = draw.choice(("Write the total of the column {} into {}.", "Add up the column {} in cell {}."))
-
-    def entering(cell: str, formula: str) -> Script:
-        return (*_go(cell), f"type(content='{formula}\\n')")
-
+    ask = draw.phrase("Write the total of the column {} into {}.", "Add up the column {} in cell {}.")
     target = f"B{last + 1}"
-    right = entering(target, f"=SUM(B2:B{last})")
+    right = _enter(target, f"=SUM(B2:B{last})")
     return _instance(
         ask.format(measure, target),
         rows,
         right,
         {
-            "a row is missing": entering(target, f"=SUM(B2:B{last - 1})"),
-            "in another cell": entering(f"C{last + 1}", f"=SUM(B2:B{last})"),
+            "a row is missing": _enter(target, f"=SUM(B2:B{last - 1})"),
+            "in another cell": _enter(f"C{last + 1}", f"=SUM(B2:B{last})"),
         },
         free=[target],
         wanted=lambda cells: _number(cells, target) == total,
@@ -52,10 +48,10 @@ def summarise_a_column(draw: Draw) -> Instance:
         2,
     )
     target = f"{draw.choice('DEF')}{draw.randrange(2, 9)}"
-    ask = draw.choice(("Compute the {} of {} in cell {}.", "Cell {2} should show the {0} of the column {1}."))
+    ask = draw.phrase("Compute the {} of {} in cell {}.", "Cell {2} should show the {0} of the column {1}.")
 
     def entering(cell: str, which: str) -> Script:
-        return (*_go(cell), f"type(content='={which}(B2:B{len(rows)})\\n')")
+        return _enter(cell, f"={which}(B2:B{len(rows)})")
 
     return _instance(
         ask.format(name, measure, target),
@@ -73,16 +69,18 @@ def multiply_columns(draw: Draw) -> Instance:
     rows: Rows = [["Item", "Price", "Count"]]
     rows += [[name.title(), draw.randrange(2, 50), draw.randrange(2, 30)] for name in names]
     title, last = draw.choice(("Total", "Amount", "Revenue", "Cost")), len(rows)
-    ask = draw.choice(
-        (
-            "Add a column {} in D: price times count, for every item.",
-            "Fill column D, with the header {}, with Price times Count.",
-        )
+    ask = draw.phrase(
+        "Add a column {} in D: price times count, for every item.",
+        "Fill column D, with the header {}, with Price times Count.",
     )
 
     def filling(formula: str, rows_from: int = 2) -> Script:
-        header = (*_go("D1"), f"type(content='{title}\\n')")
-        return (*header, *_go(f"D{rows_from}:D{last}"), f"type(content='{formula}')", "hotkey(key='alt enter')")
+        return (
+            *_enter("D1", title),
+            *_go(f"D{rows_from}:D{last}"),
+            f"type(content='{formula}')",
+            "hotkey(key='alt enter')",
+        )
 
     products = {f"D{row}": float(rows[row - 1][1] * rows[row - 1][2]) for row in range(2, last + 1)}  # type: ignore[operator]
 
@@ -103,7 +101,7 @@ def sort_by_name(draw: Draw) -> Instance:
     """Sort the rows of a table by its first column."""
     rows, _ = _table(draw, shuffled=True)
     down = draw.random() < 0.5
-    ask = draw.choice(("Sort the rows by {} {}.", "Put the table into the order of the column {}, {}."))
+    ask = draw.phrase("Sort the rows by {} {}.", "Put the table into the order of the column {}, {}.")
 
     def sorting(cells: str, entry: int) -> Script:
         return (*_go(cells), "hotkey(key='alt d')", *press("down", entry), "hotkey(key='enter')")
@@ -124,18 +122,17 @@ def append_a_record(draw: Draw) -> Instance:
     rows, measure = _table(draw)
     name = next(person for person in draw.sample(PEOPLE, 20) if person not in {row[0] for row in rows})
     number, row = draw.randrange(10, 1000), len(rows) + 1
-    ask = draw.choice(
-        ("Add a row for {} with {} {} below the table.", "Enter a new record at the end of the table: {}, {} {}.")
+    ask = draw.phrase(
+        "Add a row for {} with {} {} below the table.", "Enter a new record at the end of the table: {}, {} {}."
     )
-
-    def entering(what: int, where: int) -> Script:
-        return (*_go(f"A{where}"), f"type(content='{name}\\t{what}\\n')")
-
     return _instance(
         ask.format(name, number, measure),
         rows,
-        entering(number, row),
-        {"another number": entering(number + 1, row), "over the last row": entering(number, row - 1)},
+        _enter(f"A{row}", f"{name}\\t{number}"),
+        {
+            "another number": _enter(f"A{row}", f"{name}\\t{number + 1}"),
+            "over the last row": _enter(f"A{row - 1}", f"{name}\\t{number}"),
+        },
         free=[f"A{row}", f"B{row}"],
         wanted=lambda cells: (_text(cells, f"A{row}"), _number(cells, f"B{row}")) == (name, number),
     )
@@ -146,7 +143,7 @@ def delete_a_row(draw: Draw) -> Instance:
     rows, _ = _table(draw)
     number = draw.randrange(2, len(rows) + 1)
     other = number + 1 if number < len(rows) else 2
-    ask = draw.choice(("Delete the row of {}.", "{} has left. Remove the whole row from the table."))
+    ask = draw.phrase("Delete the row of {}.", "{} has left. Remove the whole row from the table.")
 
     def deleting(row: int) -> Script:
         return (*_go(f"A{row}"), "hotkey(key='shift space')", "hotkey(key='ctrl -')")
@@ -165,7 +162,7 @@ def make_the_header_bold(draw: Draw) -> Instance:
     """Show the first row in bold, or in italics."""
     rows, _ = _table(draw)
     (how, key, _), (_, wrong, _) = draw.sample(LOOKS, 2)
-    ask = draw.choice(("Make the header of the table {}.", "Show the first row of the table in {}."))
+    ask = draw.phrase("Make the header of the table {}.", "Show the first row of the table in {}.")
 
     def styling(cells: str, letter: str) -> Script:
         return (*_go(cells), f"hotkey(key='ctrl {letter}')")
@@ -192,7 +189,7 @@ def show_two_decimals(draw: Draw) -> Instance:
     rows = [rows[0], *([row[0], int(str(row[1])) / 1000] for row in rows[1:])]
     formats = (("with two decimal places", "1", "number-style"), ("as percentages", "5", "percentage-style"))
     (how, key, kind), (_, wrong, _) = draw.sample(formats, 2)
-    ask = draw.choice(("Show the numbers of the column {} {}.", "Format the values of {} {}; do not change them."))
+    ask = draw.phrase("Show the numbers of the column {} {}.", "Format the values of {} {}; do not change them.")
 
     def formatting(cells: str, digit: str) -> Script:
         return (*_go(cells), f"hotkey(key='ctrl shift {digit}')")
@@ -222,7 +219,7 @@ def add_a_chart(draw: Draw) -> Instance:
     """Make a column chart of a table."""
     rows, measure = _table(draw)
     last = len(rows)
-    ask = draw.choice(("Make a column chart of the table.", "Insert a chart with a column for the {} of each row."))
+    ask = draw.phrase("Make a column chart of the table.", "Insert a chart with a column for the {} of each row.")
 
     def charting(cells: str) -> Script:
         menu = ("hotkey(key='alt i')", "hotkey(key='down')", "hotkey(key='enter')", "window('Chart Type')")
@@ -242,7 +239,7 @@ def add_a_sheet(draw: Draw) -> Instance:
     """Add a sheet with a name behind the others."""
     rows, _ = _table(draw)
     name = f"{draw.choice(NOUNS).title()} {draw.randrange(2000, 2030)}"
-    ask = draw.choice(("Add a sheet with the name {} at the end.", "The file needs a second sheet, called {}."))
+    ask = draw.phrase("Add a sheet with the name {} at the end.", "The file needs a second sheet, called {}.")
 
     def adding(what: str) -> Script:
         menu = ("hotkey(key='alt s')", *press("down", 9), "hotkey(key='enter')", "window('Append Sheet')")
@@ -271,6 +268,10 @@ def _table(draw: Draw, *, shuffled: bool = False) -> tuple[Rows, str]:
 def _go(cells: str) -> Script:
     """Select cells by typing their name into the Name Box."""
     return (*press("ctrl shift t"), f"type(content='{cells}')", *press("enter"))
+
+
+def _enter(cell: str, text: str) -> Script:
+    return (*_go(cell), f"type(content='{text}\\n')")
 
 
 def _number(cells: Cells, name: str) -> float:

@@ -12,10 +12,10 @@ SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 
 def copy_a_result(draw: Draw) -> Instance:
     """Compute with two numbers."""
-    first, second, other = (_number(draw, digits) for digits in (3, 2, 2))
+    first, second, other = (int("".join(draw.sample("123456789", digits))) for digits in (3, 2, 2))
     word, wrong = draw.sample(sorted(SIGNS), 2)
     value = {"plus": first + second, "minus": first - second, "times": first * second}[word]
-    ask = draw.choice(("Compute {} {} {} and copy the result.", "How much is {} {} {}? Copy it to the clipboard."))
+    ask = draw.phrase("Compute {} {} {} and copy the result.", "How much is {} {} {}? Copy it to the clipboard.")
 
     def computing(sign: str, with_number: int = second) -> Script:
         keys = (str(first), SIGNS[sign], str(with_number))
@@ -33,8 +33,3 @@ def copy_a_result(draw: Draw) -> Instance:
             "another number": (*computing(word, other if other != second else other - 1), *press("ctrl c")),
         },
     )
-
-
-def _number(draw: Draw, digits: int) -> int:
-    """Return a number of different digits, none of which is 0."""
-    return int("".join(draw.sample("123456789", digits)))

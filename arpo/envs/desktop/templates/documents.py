@@ -39,6 +39,7 @@ MOST_PROPERTIES = 200
 MOST_PARENTS = 10
 """Of a style, one above the other."""
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
+_TEXT = "office:body/office:text"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _MANIFEST = "urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"
 
@@ -53,13 +54,8 @@ class Cell:
 
     value: Value
     shown: str
-    """The text on the screen."""
-    formula: str
-    """Without spaces, as OpenFormula writes it, such as `of:=SUM([.B2:.B5])`; empty for a value."""
     style: Mapping[str, str]
     """Properties of all of it, such as `fo:font-weight`."""
-    columns: int
-    """That the cell spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +64,7 @@ class Paragraph:
 
     text: str
     style: Mapping[str, str]
-    """Properties of all of it, such as `fo:text-align` and `fo:font-weight`."""
     pieces: Sequence[Mapping[str, str]]
-    """Properties of its pieces, which may differ in their look."""
     heading: int
     """The level of a heading, 0 for none."""
 
@@ -82,7 +76,6 @@ class Table:
     rows: int
     columns: int
     text: str
-    """Of all its cells."""
     paragraphs_above: int
     """Those of the text that are not empty."""
 
@@ -94,7 +87,6 @@ class Chart:
     kind: str
     """Such as `chart:bar`."""
     lies: bool
-    """Whether the bars lie, and do not stand as columns."""
     series: Sequence[str]
     """The cells of each, such as `Sheet1.B2:Sheet1.B5`."""
 
@@ -162,14 +154,15 @@ def read_paragraphs(content: bytes) -> list[Paragraph]:
     """
     root = _read(content)
     styles = _styles(content, root)
-    return [_paragraph(each, styles) for each in _text_blocks(root) if each.tag != _TABLE]
+    blocks = _blocks(root.iterfind(_TEXT, NAMESPACES))
+    return [_paragraph(each, styles) for each in blocks if each.tag != _TABLE]
 
 
 def read_tables(content: bytes) -> list[Table]:
     """Return the tables of a text, those in one another too."""
     tables: list[Table] = []
     above = 0
-    for block in _text_blocks(_read(content)):
+    for block in _blocks(_read(content).iterfind(_TEXT, NAMESPACES)):
         if block.tag == _TABLE:
             tables += [_table(each, above) for each in islice(block.iter(_TABLE), MOST_PARTS)]
         elif "".join(block.itertext()):
@@ -195,19 +188,14 @@ class _Styles:
     def properties(self, family: str, name: str | None) -> Mapping[str, str]:
         """Return the properties of a style by prefixed name."""
         if (family, name) not in self._found:
-            inherited = chain.from_iterable(map(self._own, reversed(self._line(family, name))))
-            found = list(islice(inherited, MOST_PROPERTIES + 1))
+            line: list[ET.Element] = []
+            style = self._styles.get((family, name))
+            while style is not None and len(line) < MOST_PARENTS:
+                line.append(style)
+                style = self._styles.get((family, _get(style, "style:parent-style-name")))
+            found = list(islice(chain.from_iterable(map(self._own, reversed(line))), MOST_PROPERTIES + 1))
             self._found[family, name] = {} if len(found) > MOST_PROPERTIES else dict(found)
         return self._found[family, name]
-
-    def _line(self, family: str, name: str | None) -> list[ET.Element]:
-        """Return a style, what it inherits from, and so on."""
-        line: list[ET.Element] = []
-        style = self._styles.get((family, name))
-        while style is not None and len(line) < MOST_PARENTS:
-            line.append(style)
-            style = self._styles.get((family, _get(style, "style:parent-style-name")))
-        return line
 
     def _own(self, style: ET.Element) -> Iterator[tuple[str, str]]:
         page = _get(style, "style:master-page-name")
@@ -225,10 +213,6 @@ def _styles(content: bytes, root: ET.Element) -> _Styles:
     """Return the styles that have a name for people, and those that a program has made for this document."""
     named = _read(content, "styles.xml").iterfind("office:styles/*", NAMESPACES)
     return _Styles(chain(named, root.iterfind("office:automatic-styles/*", NAMESPACES)))
-
-
-def _text_blocks(root: ET.Element) -> Iterator[ET.Element]:
-    return _blocks(root.iterfind("office:body/office:text", NAMESPACES))
 
 
 def _blocks(places: Iterable[ET.Element]) -> Iterator[ET.Element]:
@@ -295,9 +279,7 @@ def _cell(cell: ET.Element, styles: _Styles, default: str | None) -> Cell:
     return Cell(
         value=shown if number is None else _float(number),
         shown=shown,
-        formula=(_get(cell, "table:formula") or "").replace(" ", ""),
         style=_common([piece for line in lines for piece in _pieces(line, style, styles)] or [style]),
-        columns=_whole(_get(cell, "table:number-columns-spanned"), 1),
     )
 
 
@@ -403,7 +385,6 @@ def _tag(name: str) -> str:
 
 
 NOTHING = ET.Element("nothing")
-"""Read of what is no document."""
 _TABLE, _NOTES = _tag("table:table"), _tag("presentation:notes")
 _BLOCKS = frozenset({_TABLE, _tag("text:p"), _tag("text:h")})
 _CELLS = frozenset({_tag("table:table-cell"), _tag("table:covered-table-cell")})

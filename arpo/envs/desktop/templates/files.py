@@ -14,24 +14,20 @@ def rename_a_file(draw: Draw) -> Instance:
     """Rename one of several files."""
     files, (old, other, *_) = _some_files(draw)
     new = f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}-{draw.randrange(10, 100)}.txt"
-    ask = draw.choice(("Rename {} to {}.", "The file {} should be called {}.", "Change the name of {} into {}."))
-
-    def renaming(name: str, to: str) -> Script:
-        return (*_select(name), "hotkey(key='f2')", "hotkey(key='ctrl a')", f"type(content='{to}\\n')")
-
+    ask = draw.phrase("Rename {} to {}.", "The file {} should be called {}.", "Change the name of {} into {}.")
     return _instance(
         ask.format(old, new),
         files,
         {**_without(files, old), new: files[old]},
-        renaming(old, new),
-        {"another file": renaming(other, new), "another name": renaming(old, f"{new[:-4]}-2.txt")},
+        _rename(old, new),
+        {"another file": _rename(other, new), "another name": _rename(old, f"{new[:-4]}-2.txt")},
     )
 
 
 def delete_a_file(draw: Draw) -> Instance:
     """Delete one of several files."""
     files, (gone, other, *_) = _some_files(draw)
-    ask = draw.choice(("Delete {}.", "I do not need {} any more. Remove it.", "Throw {} away."))
+    ask = draw.phrase("Delete {}.", "I do not need {} any more. Remove it.", "Throw {} away.")
     solution = (*_select(gone), *_delete())
     return _instance(
         ask.format(gone),
@@ -45,20 +41,16 @@ def delete_a_file(draw: Draw) -> Instance:
 def move_a_file(draw: Draw) -> Instance:
     """Move a file into one of two folders."""
     files, (name, other, *_), (folder, wrong) = _with_folders(draw)
-    ask = draw.choice(("Move {} into the folder {}.", "{} belongs into the folder {}. Move it there."))
-
-    def moving(what: str, to: str) -> Script:
-        return (*_select(what), "hotkey(key='ctrl x')", *_enter(to), "hotkey(key='ctrl v')")
-
+    ask = draw.phrase("Move {} into the folder {}.", "{} belongs into the folder {}. Move it there.")
     return _instance(
         ask.format(name, folder),
         files,
         {**_without(files, name), f"{folder}/{name}": files[name]},
-        moving(name, folder),
+        _carry(name, "x", folder),
         {
-            "into the other folder": moving(name, wrong),
-            "another file": moving(other, folder),
-            "a copy": (*_select(name), "hotkey(key='ctrl c')", *_enter(folder), "hotkey(key='ctrl v')"),
+            "into the other folder": _carry(name, "x", wrong),
+            "another file": _carry(other, "x", folder),
+            "a copy": _carry(name, "c", folder),
         },
     )
 
@@ -66,20 +58,16 @@ def move_a_file(draw: Draw) -> Instance:
 def copy_a_file(draw: Draw) -> Instance:
     """Copy a file into one of two folders."""
     files, (name, other, *_), (folder, wrong) = _with_folders(draw)
-    ask = draw.choice(("Copy {} into the folder {}.", "Put a copy of {} into the folder {}, and leave the file here."))
-
-    def copying(what: str, to: str, key: str = "c") -> Script:
-        return (*_select(what), f"hotkey(key='ctrl {key}')", *_enter(to), "hotkey(key='ctrl v')")
-
+    ask = draw.phrase("Copy {} into the folder {}.", "Put a copy of {} into the folder {}, and leave the file here.")
     return _instance(
         ask.format(name, folder),
         files,
         {**files, f"{folder}/{name}": files[name]},
-        copying(name, folder),
+        _carry(name, "c", folder),
         {
-            "into the other folder": copying(name, wrong),
-            "another file": copying(other, folder),
-            "moved": copying(name, folder, "x"),
+            "into the other folder": _carry(name, "c", wrong),
+            "another file": _carry(other, "c", folder),
+            "moved": _carry(name, "x", folder),
         },
     )
 
@@ -88,7 +76,7 @@ def make_a_folder(draw: Draw) -> Instance:
     """Make a folder."""
     files, _ = _some_files(draw)
     name = f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.randrange(2000, 2030)}"
-    ask = draw.choice(("Make a folder with the name '{}' in this one.", "Create a new folder here and call it '{}'."))
+    ask = draw.phrase("Make a folder with the name '{}' in this one.", "Create a new folder here and call it '{}'.")
 
     def making(what: str) -> Script:
         return ("hotkey(key='ctrl shift n')", "window('New Folder')", f"type(content='{what}\\n')")
@@ -108,19 +96,15 @@ def rename_a_folder(draw: Draw) -> Instance:
     inside = f"{folder}/{names[0]}"
     files = {**files, inside: sentence(draw).encode()}
     new = f"{draw.choice(NOUNS)}-{draw.randrange(100, 1000)}"
-    ask = draw.choice(("Rename the folder {} to {}.", "Call the folder {} {} instead."))
-
-    def renaming(what: str) -> Script:
-        return (*_select(what), "hotkey(key='f2')", "hotkey(key='ctrl a')", f"type(content='{new}\\n')")
-
+    ask = draw.phrase("Rename the folder {} to {}.", "Call the folder {} {} instead.")
     return _instance(
         ask.format(folder, new),
         files,
         {**_without(files, inside, f"{folder}/"), f"{new}/": b"", f"{new}/{names[0]}": files[inside]},
-        renaming(folder),
+        _rename(folder, new),
         {
-            "the other folder": renaming(other),
-            "renamed and emptied": (*renaming(folder), *_enter(new), "hotkey(key='ctrl a')", *_delete(new)),
+            "the other folder": _rename(other, new),
+            "renamed and emptied": (*_rename(folder, new), *_enter(new), "hotkey(key='ctrl a')", *_delete(new)),
         },
     )
 
@@ -130,7 +114,7 @@ def empty_a_folder(draw: Draw) -> Instance:
     files, _, (folder, other) = _with_folders(draw)
     inside = {f"{where}/{name}": sentence(draw).encode() for where in (folder, other) for name in file_names(draw, 3)}
     files = {**files, **inside}
-    ask = draw.choice(("Empty the folder {}.", "Delete everything in the folder {}, but keep the folder itself."))
+    ask = draw.phrase("Empty the folder {}.", "Delete everything in the folder {}, but keep the folder itself.")
     left = {path: content for path, content in files.items() if not path.startswith(f"{folder}/")}
 
     def emptying(what: str) -> Script:
@@ -143,6 +127,15 @@ def empty_a_folder(draw: Draw) -> Instance:
         emptying(folder),
         {"the folder too": (*_select(folder), *_delete()), "the other folder": emptying(other)},
     )
+
+
+def _rename(name: str, to: str) -> Script:
+    return (*_select(name), "hotkey(key='f2')", "hotkey(key='ctrl a')", f"type(content='{to}\\n')")
+
+
+def _carry(name: str, key: str, to: str) -> Script:
+    """Cut (key x) or copy (key c) a file, and paste it into a folder."""
+    return (*_select(name), f"hotkey(key='ctrl {key}')", *_enter(to), "hotkey(key='ctrl v')")
 
 
 def _delete(folder: str = FOLDER) -> Script:

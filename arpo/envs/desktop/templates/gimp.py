@@ -42,7 +42,7 @@ def scale_a_picture(draw: Draw) -> Instance:
     """Make a picture larger or smaller, in proportion."""
     picture = _board(draw)
     width, other = draw.sample((80, 120, 200, 240, 280, 320), 2)
-    ask = draw.choice(("Scale the picture to a width of {} pixels", "Make the picture {} pixels wide"))
+    ask = draw.phrase("Scale the picture to a width of {} pixels", "Make the picture {} pixels wide")
     return _overwriting(
         draw,
         f"{ask.format(width)}, and keep its proportions.",
@@ -64,8 +64,8 @@ def crop_a_picture(draw: Draw) -> Instance:
     red, green, blue = (draw.choice((40, 120, 200)) for _ in range(3))
     picture = Image.new("RGB", size, (red, green, blue))
     picture.paste(inner, (left, top))
-    ask = draw.choice(
-        ("Crop the picture to what is inside its border.", "Cut off the single-colour border of the picture.")
+    ask = draw.phrase(
+        "Crop the picture to what is inside its border.", "Cut off the single-colour border of the picture."
     )
     return _overwriting(
         draw,
@@ -93,7 +93,7 @@ def rotate_a_picture(draw: Draw) -> Instance:
 def invert_the_colours(draw: Draw) -> Instance:
     """Make the negative of a picture."""
     picture = _board(draw)
-    ask = draw.choice(("Invert the colours of the picture.", "Turn the picture into its negative."))
+    ask = draw.phrase("Invert the colours of the picture.", "Turn the picture into its negative.")
     invert = _menu("c", INVERT)
     return _overwriting(
         draw,

@@ -25,53 +25,42 @@ def change_a_text(draw: Draw) -> Instance:
 def delete_a_slide(draw: Draw) -> Instance:
     """Delete one slide."""
     words, number, other = _slides(draw)
-    ask = draw.choice(("Delete the {} slide.", "Remove the {} slide from the presentation."))
-
-    def deleting(which: int) -> Script:
-        return (*_go(which), *_menu(DELETE))
-
+    ask = draw.phrase("Delete the {} slide.", "Remove the {} slide from the presentation.")
     left = [slide for index, slide in enumerate(words) if index != number]
     return _instance(
         ask.format(ORDINALS[number]),
         words,
         left,
-        deleting(number),
-        {"another slide": deleting(other), "one more": (*deleting(number), *_menu(DELETE))},
+        _on(number, DELETE),
+        {"another slide": _on(other, DELETE), "one more": _on(number, DELETE, DELETE)},
     )
 
 
 def duplicate_a_slide(draw: Draw) -> Instance:
     """Let a slide stand twice, one behind the other."""
     words, number, other = _slides(draw)
-    ask = draw.choice(("Duplicate the {} slide.", "Make a copy of the {} slide, right behind it."))
-
-    def duplicating(which: int, entry: int = DUPLICATE) -> Script:
-        return (*_go(which), *_menu(entry))
+    ask = draw.phrase("Duplicate the {} slide.", "Make a copy of the {} slide, right behind it.")
 
     wanted = [slide for index, slide in enumerate(words) for _ in range(2 if index == number else 1)]
     return _instance(
         ask.format(ORDINALS[number]),
         words,
         wanted,
-        duplicating(number),
-        {"another slide": duplicating(other), "an empty slide": duplicating(number, NEW)},
+        _on(number, DUPLICATE),
+        {"another slide": _on(other, DUPLICATE), "an empty slide": _on(number, NEW)},
     )
 
 
 def hide_a_slide(draw: Draw) -> Instance:
     """Hide one slide, which stays in the file."""
     words, number, other = _slides(draw)
-    ask = draw.choice(("Hide the {} slide; do not delete it.", "The {} slide should not be shown. Hide it."))
-
-    def hiding(which: int, entry: int = HIDE) -> Script:
-        return (*_go(which), *_menu(entry))
-
+    ask = draw.phrase("Hide the {} slide; do not delete it.", "The {} slide should not be shown. Hide it.")
     return _instance(
         ask.format(ORDINALS[number]),
         words,
         words,
-        hiding(number),
-        {"another slide": hiding(other), "deleted": hiding(number, DELETE)},
+        _on(number, HIDE),
+        {"another slide": _on(other, HIDE), "deleted": _on(number, DELETE)},
         hidden=number,
     )
 
@@ -80,11 +69,11 @@ def _changing(draw: Draw, name: str, place: int) -> Instance:
     """Return an instance in which a title (place 0) or a text (1) is to be another one."""
     words, number, other = _slides(draw)
     new = f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.randrange(10, 100)}".capitalize()
-    ask = draw.choice(("Change the {} of the {} slide to '{}'.", "Replace the {} on the {} slide by '{}'."))
+    ask = draw.phrase("Change the {} of the {} slide to '{}'.", "Replace the {} on the {} slide by '{}'.")
 
     def writing(which: int, box: int) -> Script:
         opening = (*press("tab", box + 1), *press("f2"), *press("ctrl a"))
-        return (*_go(which), *opening, f"type(content='{new}')", *press("esc", 2))
+        return (*_on(which), *opening, f"type(content='{new}')", *press("esc", 2))
 
     title, text = words[number]
     wanted = [*words]
@@ -106,13 +95,14 @@ def _slides(draw: Draw) -> tuple[Words, int, int]:
     return words, number, other
 
 
-def _go(number: int) -> Script:
-    return press("pagedown", number)
-
-
-def _menu(entry: int) -> Script:
-    """Choose an entry of the menu Slide, the sixth one."""
-    return (*press("f10"), *press("right", 5), *press("down", entry), *press("enter"))
+def _on(number: int, *entries: int) -> Script:
+    """Choose entries of the menu Slide, the sixth one, on a slide."""
+    menus = (
+        each
+        for entry in entries
+        for each in (*press("f10"), *press("right", 5), *press("down", entry), *press("enter"))
+    )
+    return (*press("pagedown", number), *menus)
 
 
 def _instance(

@@ -25,13 +25,7 @@ TEMPLATES = {template.name: template for file in _FILES for template in template
 def template_tasks(
     templates: Iterable[str], seeds: Iterable[int], without: Iterable[Iterable[str]] = ()
 ) -> list[Task]:
-    """Return one task for every template and seed, template by template.
-
-    Args:
-        templates: Names such as `files/rename-a-file`, or an application for all of its templates, or `all`.
-        seeds: Each draws an instance.
-        without: Lists of such names; those templates are left out.
-    """
+    """Return one task for every template and seed, but for templates in one of the lists `without`; see `named`."""
     numbers = list(seeds)
     left_out = {template.name for names in without for name in names for template in named(name)}
     chosen = {template.name: template for name in templates for template in named(name)}

@@ -10,8 +10,8 @@ def append_a_line(draw: Draw) -> Instance:
     """Add a line at the end of a text."""
     lines = sentences(draw, draw.randrange(2, 5))
     line = f"Seen by {draw.choice(PEOPLE)} on day {draw.randrange(1, 366)}."
-    ask = draw.choice(
-        ("Add the line '{}' at the end of the text and save.", "Write '{}' below the last line and save it.")
+    ask = draw.phrase(
+        "Add the line '{}' at the end of the text and save.", "Write '{}' below the last line and save it."
     )
     adding = ("hotkey(key='ctrl end')", f"type(content='{line}\\n')")
     return _editing(
@@ -28,11 +28,9 @@ def append_a_line(draw: Draw) -> Instance:
 def insert_a_title(draw: Draw) -> Instance:
     """Add a line at the beginning of a text."""
     lines, title = sentences(draw, draw.randrange(2, 5)), f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)}".title()
-    ask = draw.choice(
-        (
-            "Put the title '{}' above the text, as a line of its own, and save.",
-            "Let the text begin with the line '{}'. Save it.",
-        )
+    ask = draw.phrase(
+        "Put the title '{}' above the text, as a line of its own, and save.",
+        "Let the text begin with the line '{}'. Save it.",
     )
     typing = f"type(content='{title}\\n')"
     return _editing(
@@ -53,7 +51,7 @@ def delete_a_line(draw: Draw) -> Instance:
     lines = sentences(draw, draw.randrange(3, 7))
     number = draw.randrange(1, len(lines) + 1)
     wrong, deleting = number % len(lines) + 1, press("ctrl shift delete")
-    ask = draw.choice(("Delete line {} of the text and save.", "Remove the line with number {} and save the file."))
+    ask = draw.phrase("Delete line {} of the text and save.", "Remove the line with number {} and save the file.")
 
     return _editing(
         draw,
@@ -70,8 +68,8 @@ def replace_a_word(draw: Draw) -> Instance:
     old, new, *others = draw.sample(NOUNS, 6)
     lines = [f"{draw.choice(PEOPLE)} wants the {old} and the {other}." for other in others[: draw.randrange(2, 5)]]
     lines.append(f"The {old} is {draw.choice(ADJECTIVES)}.")
-    ask = draw.choice(
-        ("Replace every '{}' by '{}' and save.", "Write '{1}' in the place of '{0}' everywhere, and save.")
+    ask = draw.phrase(
+        "Replace every '{}' by '{}' and save.", "Write '{1}' in the place of '{0}' everywhere, and save."
     )
 
     def replacing(find: str, by: str, keys: str) -> Script:
@@ -94,8 +92,8 @@ def correct_a_number(draw: Draw) -> Instance:
     prices = [draw.randrange(10, 100) for _ in names]
     number, price = draw.randrange(len(names)), draw.randrange(100, 1000)
     lines = [f"{name}: {old}" for name, old in zip(names, prices, strict=True)]
-    ask = draw.choice(
-        ("The {} costs {} now. Correct its line and save.", "Change the price of the {} to {} and save the list.")
+    ask = draw.phrase(
+        "The {} costs {} now. Correct its line and save.", "Change the price of the {} to {} and save the list."
     )
 
     def writing(which: int, text: str) -> Script:
@@ -119,11 +117,8 @@ def save_a_copy(draw: Draw) -> Instance:
     """Save a text under another name; the first file stays as it is."""
     text, name = sentence(draw) + "\n", file_name(draw)
     copy = f"{name[:-4]}-{draw.randrange(10, 100)}.txt"
-    ask = draw.choice(
-        (
-            "Save the text in the same folder under the name {} too.",
-            "Save a copy of this file as {} in the same folder.",
-        )
+    ask = draw.phrase(
+        "Save the text in the same folder under the name {} too.", "Save a copy of this file as {} in the same folder."
     )
 
     def saving(what: str) -> Script:
@@ -146,11 +141,9 @@ def save_a_copy(draw: Draw) -> Instance:
 def write_a_note(draw: Draw) -> Instance:
     """Write a new text and save it under a name."""
     text, name = sentence(draw), f"{draw.choice(NOUNS)}-{draw.randrange(100, 1000)}.txt"
-    ask = draw.choice(
-        (
-            "Write '{}' and save it as {} in the home folder.",
-            "Make a note that says '{}', and save it in the home folder under the name {}.",
-        )
+    ask = draw.phrase(
+        "Write '{}' and save it as {} in the home folder.",
+        "Make a note that says '{}', and save it in the home folder under the name {}.",
     )
 
     def writing(what: str, where: str) -> Script:

@@ -11,11 +11,9 @@ def result_into_a_note(draw: Draw) -> Instance:
     """Compute with the calculator and write the result at the end of a note."""
     first, second, note = draw.randrange(12, 100), draw.randrange(12, 100), f"{draw.choice(NOUNS)}.txt"
     line, value = sentence(draw), first * second
-    ask = draw.choice(
-        (
-            "Compute {} times {} and write the result below the text in {}, which is in the home folder. Save it.",
-            "Add a line with the result of {} times {} to the file {} in the home folder and save it.",
-        )
+    ask = draw.phrase(
+        "Compute {} times {} and write the result below the text in {}, which is in the home folder. Save it.",
+        "Add a line with the result of {} times {} to the file {} in the home folder and save it.",
     )
     computing = (f"type(content='{first}*{second}')", "hotkey(key='enter')")
 
@@ -40,11 +38,9 @@ def delete_by_a_list(draw: Draw) -> Instance:
     sizes = {each: draw.randrange(10, 60) for each in names}
     sizes[name] = max(sizes.values()) + draw.randrange(1, 20)
     table = "".join(f"{each} {size}\n" for each, size in sorted(sizes.items()))
-    ask = draw.choice(
-        (
-            "list.txt has names and numbers. Delete the file in the folder things whose number is the largest.",
-            "Of the files in the folder things, delete the one with the largest number in list.txt.",
-        )
+    ask = draw.phrase(
+        "list.txt has names and numbers. Delete the file in the folder things whose number is the largest.",
+        "Of the files in the folder things, delete the one with the largest number in list.txt.",
     )
 
     def deleting(which: str) -> Script:
@@ -67,11 +63,9 @@ def cell_into_a_note(draw: Draw) -> Instance:
     """Look a number up in a sheet and write it into a note."""
     rows, name, number, wrong = _prices(draw)
     note = f"{draw.choice(NOUNS)}-{draw.randrange(10, 100)}.txt"
-    ask = draw.choice(
-        (
-            "Which number has {} in the table? Write it into the empty file {} in the home folder and save that.",
-            "Write the number of {} from the table into {}, an empty file in the home folder. Save it.",
-        )
+    ask = draw.phrase(
+        "Which number has {} in the table? Write it into the empty file {} in the home folder and save that.",
+        "Write the number of {} from the table into {}, an empty file in the home folder. Save it.",
     )
 
     def noting(text: str, saved: str = SAVE) -> Script:
@@ -94,11 +88,9 @@ def note_into_a_sheet(draw: Draw) -> Instance:
     number, row = draw.randrange(100, 1000), [each[0] for each in rows].index(name) + 1
     other = row + 1 if row < len(rows) else 2
     note = f"{name} called: the number is {number} now."
-    ask = draw.choice(
-        (
-            "note.txt says that a number in the table Documents/table.ods is another one. Correct it there and save.",
-            "Correct the table Documents/table.ods by what note.txt says, and save it.",
-        )
+    ask = draw.phrase(
+        "note.txt says that a number in the table Documents/table.ods is another one. Correct it there and save.",
+        "Correct the table Documents/table.ods by what note.txt says, and save it.",
     )
     table = ("type(content='table')", *press("esc"), *press("enter"), "window('Calc')")
 

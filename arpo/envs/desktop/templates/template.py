@@ -17,8 +17,6 @@ from arpo.envs.guest.client import Guest, HangingProgramError
 
 log = logging.getLogger(__name__)
 
-Draw = random.Random
-"""The random numbers of one instance."""
 Script = tuple[str, ...]
 HOME = "/home/user"
 SAVE = "hotkey(key='ctrl s')"
@@ -29,8 +27,16 @@ COMPLETE = "complete"
 """Behind an archive all of which could be read."""
 
 
+class Draw(random.Random):
+    """The random numbers of one instance."""
+
+    def phrase(self, *phrasings: str) -> str:
+        """Return one of several phrasings of an instruction."""
+        return self.choice(phrasings)
+
+
 class Home:
-    """The home directory of a guest, as a checker reads it when the agent has ended."""
+    """The home directory of a guest, as a checker reads it."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
@@ -72,17 +78,15 @@ class Home:
             if not content.endswith(COMPLETE.encode()):
                 return {}
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-                return dict(_entry(archive, member) for member in archive.getmembers() if member.name != ".")
+                entries: dict[str, bytes] = {}
+                for member in archive.getmembers():
+                    if member.name != ".":
+                        file = archive.extractfile(member) if member.isreg() else None
+                        ending = "/" if member.isdir() else "@" if file is None else ""
+                        entries[member.name.removeprefix("./") + ending] = file.read() if file else b""
+                return entries
         except (tarfile.TarError, ValueError):
             return {}
-
-
-def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[str, bytes]:
-    name = member.name.removeprefix("./")
-    if member.isdir():
-        return f"{name}/", b""
-    file = archive.extractfile(member) if member.isreg() else None
-    return (f"{name}@", b"") if file is None else (name, file.read())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,6 @@ class Instance:
     launch: Script
     """The program that is on the screen when the episode begins; `~` is the home directory."""
     window: str
-    """A part of its window's title."""
     done: Callable[[Home], bool]
     """Whether the task is solved; it reads results and not the screen."""
     solution: Script
@@ -118,7 +121,7 @@ class Template:
 
     def instance(self, seed: int) -> Instance:
         """Return the instance of a seed, the same one each time."""
-        return self.draw(random.Random(f"{self.name}/{seed}"))
+        return self.draw(Draw(f"{self.name}/{seed}"))
 
 
 def templates_in(module: ModuleType) -> list[Template]:

@@ -12,8 +12,8 @@ def make_executable(draw: Draw) -> Instance:
     """Let the user run one of several scripts."""
     names = file_names(draw, draw.randrange(3, 6), "sh")
     name, other = draw.sample(names, 2)
-    ask = draw.choice(
-        ("Make {} in the folder work executable.", "The script work/{} cannot be run. Make it executable.")
+    ask = draw.phrase(
+        "Make {} in the folder work executable.", "The script work/{} cannot be run. Make it executable."
     )
 
     files = {each: f"echo {sentence(draw)}\n".encode() for each in names}
@@ -36,8 +36,8 @@ def set_permissions(draw: Draw) -> Instance:
     names = file_names(draw, draw.randrange(2, 5))
     name, mode = draw.choice(names), draw.choice(("600", "640", "660", "440", "400", "664"))
     other = draw.choice([each for each in ("755", "700", "777") if each != mode])
-    ask = draw.choice(
-        ("Set the permissions of work/{} to {}.", "Change the mode of the file {} in the folder work to {}.")
+    ask = draw.phrase(
+        "Set the permissions of work/{} to {}.", "Change the mode of the file {} in the folder work to {}."
     )
     files = {each: sentence(draw).encode() for each in names}
     wanted = sorted(f"{mode if each == name else 644} {each}" for each in names)
@@ -62,11 +62,9 @@ def count_lines(draw: Draw) -> Instance:
     lines = [line.replace(f" {word}.", " thing.") for line in lines] + [f"One {word}."]
     name, answer = file_name(draw, "log"), f"{draw.choice(NOUNS)}.count"
     count = sum(word in line for line in lines)
-    ask = draw.choice(
-        (
-            "How many lines of work/{} have the word '{}'? Write the number into work/{}.",
-            "Count the lines of work/{} in which '{}' stands, and write how many there are into work/{}.",
-        )
+    ask = draw.phrase(
+        "How many lines of work/{} have the word '{}'? Write the number into work/{}.",
+        "Count the lines of work/{} in which '{}' stands, and write how many there are into work/{}.",
     )
     text = ("\n".join(lines) + "\n").encode()
 
@@ -91,11 +89,9 @@ def sort_a_file(draw: Draw) -> Instance:
     lines, name = draw.sample(NOUNS, draw.randrange(6, 15)), file_name(draw)
     down = draw.random() < 0.5
     target = f"sorted-{draw.randrange(10, 1000)}.txt"
-    ask = draw.choice(
-        (
-            "Sort the lines of work/{} {} and write them into work/{}.",
-            "Write the lines of {} in the folder work, sorted {}, into work/{}.",
-        )
+    ask = draw.phrase(
+        "Sort the lines of work/{} {} and write them into work/{}.",
+        "Write the lines of {} in the folder work, sorted {}, into work/{}.",
     )
     text = ("\n".join(lines) + "\n").encode()
     flag, wrong = ("-r ", "") if down else ("", "-r ")
@@ -118,11 +114,9 @@ def collect_by_ending(draw: Draw) -> Instance:
     names = [*file_names(draw, draw.randrange(2, 5), ending), *file_names(draw, 2, other)]
     files = {name: sentence(draw).encode() for name in names}
     folder = f"{draw.choice(NOUNS)}-{ending}"
-    ask = draw.choice(
-        (
-            "Move all .{} files of the folder work into a new folder work/{}.",
-            "The files of the folder work that end in .{0} belong into a new folder work/{1}. Move them there.",
-        )
+    ask = draw.phrase(
+        "Move all .{} files of the folder work into a new folder work/{}.",
+        "The files of the folder work that end in .{0} belong into a new folder work/{1}. Move them there.",
     )
     wanted = {f"{folder}/{name}" if name.endswith(ending) else name: files[name] for name in names}
     return _instance(
@@ -141,11 +135,9 @@ def pack_a_folder(draw: Draw) -> Instance:
     """Pack a folder into a compressed archive."""
     folder = f"{draw.choice(NOUNS)}-{draw.randrange(10, 100)}"
     files = {f"{folder}/{name}": sentence(draw).encode() for name in file_names(draw, draw.randrange(2, 5))}
-    ask = draw.choice(
-        (
-            "Pack the folder work/{0} as work/{0}.tar.gz.",
-            "Make a compressed tar archive work/{0}.tar.gz of the folder {0} in work.",
-        )
+    ask = draw.phrase(
+        "Pack the folder work/{0} as work/{0}.tar.gz.",
+        "Make a compressed tar archive work/{0}.tar.gz of the folder {0} in work.",
     )
 
     wanted = {f"{folder}/": b"", **files}
@@ -174,11 +166,9 @@ def write_down_the_largest(draw: Draw) -> Instance:
     files = {name: b"x" * size for name, size in zip(names, sizes, strict=True)}
     largest = max(names, key=lambda name: len(files[name]))
     answer = f"{draw.choice(NOUNS)}-{draw.randrange(10, 100)}.txt"
-    ask = draw.choice(
-        (
-            "Which file in work is the largest? Write its name into {} in the home folder.",
-            "Write the name of the largest file of the folder work into {} in the home folder.",
-        )
+    ask = draw.phrase(
+        "Which file in work is the largest? Write its name into {} in the home folder.",
+        "Write the name of the largest file of the folder work into {} in the home folder.",
     )
 
     return _instance(

@@ -24,10 +24,7 @@ def style_a_paragraph(draw: Draw) -> Instance:
     texts = sentences(draw, draw.randrange(3, 6))
     number, other = draw.sample(range(len(texts)), 2)
     (how, key, _), (_, wrong, _) = draw.sample(STYLES, 2)
-    ask = draw.choice(("Make the {} paragraph {}.", "The {} paragraph should be {}."))
-
-    def styling(which: int, keys: str) -> Script:
-        return (*_select(which), f"hotkey(key='{keys}')")
+    ask = draw.phrase("Make the {} paragraph {}.", "The {} paragraph should be {}.")
 
     def looks(paragraphs: Sequence[Paragraph]) -> bool:
         paragraphs = [each for each in paragraphs if each.text]
@@ -39,8 +36,8 @@ def style_a_paragraph(draw: Draw) -> Instance:
         ask.format(ORDINALS[number], how),
         texts,
         texts,
-        styling(number, key),
-        {"another paragraph": styling(other, key), "another style": styling(number, wrong)},
+        _select(number, key),
+        {"another paragraph": _select(other, key), "another style": _select(number, wrong)},
         looks,
     )
 
@@ -50,18 +47,14 @@ def make_a_heading(draw: Draw) -> Instance:
     texts = sentences(draw, draw.randrange(3, 6))
     number, other = draw.sample(range(len(texts)), 2)
     level, wrong = draw.sample((1, 2, 3), 2)
-    ask = draw.choice(("Make the {} paragraph a heading of level {}.", "Give the {} paragraph the style Heading {}."))
-
-    def styling(which: int, of: int) -> Script:
-        return (*_select(which), f"hotkey(key='ctrl {of}')")
-
+    ask = draw.phrase("Make the {} paragraph a heading of level {}.", "Give the {} paragraph the style Heading {}.")
     wanted = [level if index == number else 0 for index in range(len(texts))]
     return _instance(
         ask.format(ORDINALS[number], level),
         texts,
         texts,
-        styling(number, level),
-        {"another level": styling(number, wrong), "another paragraph": styling(other, level)},
+        _select(number, f"ctrl {level}"),
+        {"another level": _select(number, f"ctrl {wrong}"), "another paragraph": _select(other, f"ctrl {level}")},
         lambda paragraphs: [each.heading for each in paragraphs if each.text] == wanted,
     )
 
@@ -71,7 +64,7 @@ def replace_a_word(draw: Draw) -> Instance:
     old, new, *others = draw.sample(NOUNS, 6)
     texts = [f"{draw.choice(PEOPLE)} wants the {old} and the {other}." for other in others[: draw.randrange(2, 5)]]
     texts.append(f"The {old} is {draw.choice(ADJECTIVES)}.")
-    ask = draw.choice(("Replace every '{}' by '{}'.", "Write '{1}' in the place of '{0}' everywhere."))
+    ask = draw.phrase("Replace every '{}' by '{}'.", "Write '{1}' in the place of '{0}' everywhere.")
 
     def replacing(find: str, by: str, button: str = "l") -> Script:
         window = ("hotkey(key='ctrl h')", "window('Find')", "hotkey(key='ctrl a')", f"type(content='{find}')")
@@ -93,7 +86,7 @@ def append_a_paragraph(draw: Draw) -> Instance:
     added = f"{sentence(draw)} {draw.choice(PEOPLE)} agrees."
     begins = draw.random() < 0.5
     place = "at the beginning" if begins else "at the end"
-    ask = draw.choice(("Add the paragraph '{}' {}.", "Write '{}' as a paragraph of its own {} of the text."))
+    ask = draw.phrase("Add the paragraph '{}' {}.", "Write '{}' as a paragraph of its own {} of the text.")
 
     def writing(at_the_beginning: bool, apart: bool = True) -> Script:
         enter = "\\n" if apart else " "
@@ -113,11 +106,10 @@ def delete_a_paragraph(draw: Draw) -> Instance:
     """Delete one paragraph, and the empty line that it would leave."""
     texts = sentences(draw, draw.randrange(3, 6))
     number, other = draw.sample(range(len(texts)), 2)
-    ask = draw.choice(("Delete the {} paragraph.", "Remove the {} paragraph from the text."))
+    ask = draw.phrase("Delete the {} paragraph.", "Remove the {} paragraph from the text.")
 
     def deleting(which: int) -> Script:
-        last = which == len(texts) - 1
-        return (*_select(which), "hotkey(key='delete')", f"hotkey(key='{'backspace' if last else 'delete'}')")
+        return _select(which, "delete", "backspace" if which == len(texts) - 1 else "delete")
 
     return _instance(
         ask.format(ORDINALS[number]),
@@ -126,7 +118,7 @@ def delete_a_paragraph(draw: Draw) -> Instance:
         deleting(number),
         {
             "another paragraph": deleting(other),
-            "its first word": (*_select(number), "hotkey(key='home')", "hotkey(key='ctrl delete')"),
+            "its first word": _select(number, "home", "ctrl delete"),
         },
     )
 
@@ -135,11 +127,9 @@ def insert_a_table(draw: Draw) -> Instance:
     """Insert an empty table below the text."""
     texts = sentences(draw, draw.randrange(2, 4))
     columns, rows = draw.sample(range(2, 9), 2)
-    ask = draw.choice(
-        (
-            "Insert a table with {} columns and {} rows at the end.",
-            "Add an empty table of {} columns and {} rows below the text.",
-        )
+    ask = draw.phrase(
+        "Insert a table with {} columns and {} rows at the end.",
+        "Add an empty table of {} columns and {} rows below the text.",
     )
 
     def inserting(across: int, down: int) -> Script:
@@ -161,7 +151,7 @@ def begin_a_page(draw: Draw) -> Instance:
     """Let a paragraph begin on a new page."""
     texts = sentences(draw, draw.randrange(3, 6))
     number, other = draw.sample(range(1, len(texts)), 2)
-    ask = draw.choice(("Insert a page break before the {} paragraph.", "Let the {} paragraph begin on a new page."))
+    ask = draw.phrase("Insert a page break before the {} paragraph.", "Let the {} paragraph begin on a new page.")
 
     def breaking(which: int) -> Script:
         return ("hotkey(key='ctrl home')", *press("down", which), "hotkey(key='ctrl enter')")
@@ -179,9 +169,10 @@ def begin_a_page(draw: Draw) -> Instance:
     )
 
 
-def _select(number: int) -> Script:
-    """Select a paragraph of one line, counted from 0."""
-    return (*press("ctrl home"), *press("down", number), *press("home"), *press("shift end"))
+def _select(number: int, *keys: str) -> Script:
+    """Select a paragraph of one line, counted from 0, and press keys."""
+    selecting = (*press("ctrl home"), *press("down", number), *press("home"), *press("shift end"))
+    return (*selecting, *(each for key in keys for each in press(key)))
 
 
 def _looks(*pieces: Mapping[str, str]) -> set[str]:

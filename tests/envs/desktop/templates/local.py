@@ -17,8 +17,6 @@ POWERLESS = ("setpriv", "--bounding-set=-all", "--") if os.geteuid() == 0 and sh
 
 
 class LocalGuest:
-    """A folder that answers as the guest whose home directory it is."""
-
     def __init__(self, folder):
         self.folder = folder
 
@@ -43,8 +41,6 @@ class LocalGuest:
 
 
 class LocalHome(Home):
-    """A folder that holds the files of an instance."""
-
     def __init__(self, folder, instance):
         super().__init__(LocalGuest(folder))
         self.folder = folder
@@ -59,5 +55,4 @@ class LocalHome(Home):
                 path.chmod(0o644)
 
     def run(self, command):
-        """Run a command as a person types it into a terminal."""
         return self.output(command)

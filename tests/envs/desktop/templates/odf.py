@@ -5,7 +5,7 @@ import re
 import zipfile
 from xml.sax.saxutils import escape
 
-from arpo.envs.desktop.templates.documents import NAMESPACES, column_name
+from arpo.envs.desktop.templates.documents import NAMESPACES
 
 SPACES = " ".join(f'xmlns:{name}="{uri}"' for name, uri in NAMESPACES.items()) + (
     ' xmlns:xlink="http://www.w3.org/1999/xlink" xmlns:dc="http://purl.org/dc/elements/1.1/"'
@@ -13,7 +13,6 @@ SPACES = " ".join(f'xmlns:{name}="{uri}"' for name, uri in NAMESPACES.items()) +
 
 
 def packed(parts, method=zipfile.ZIP_DEFLATED):
-    """A zip archive of parts by path."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
         for name, content in parts.items():
@@ -85,14 +84,12 @@ def sheet(cells, name="Sheet1", columns="", shapes=""):
 
 
 def ods(*sheets, **more):
-    """A spreadsheet."""
     return document("spreadsheet", "".join(sheets), **more)
 
 
-def chart(first, last, kind="chart:bar", vertical="false", column="B"):
-    """The content of the object of a chart of one series."""
+def chart(first, last, kind="chart:bar", vertical="false"):
     styles = style("ch1", "chart", f'<style:chart-properties chart:vertical="{vertical}"/>')
-    series = f'<chart:series chart:values-cell-range-address="Sheet1.${column}${first}:Sheet1.${column}${last}"/>'
+    series = f'<chart:series chart:values-cell-range-address="Sheet1.$B${first}:Sheet1.$B${last}"/>'
     return (
         f"<office:document-content {SPACES}><office:automatic-styles>{styles}</office:automatic-styles><office:body>"
         f'<office:chart><chart:chart chart:class="{kind}"><chart:plot-area chart:style-name="ch1">{series}'
@@ -101,7 +98,6 @@ def chart(first, last, kind="chart:bar", vertical="false", column="B"):
 
 
 def shapes(number):
-    """The places of charts in a sheet."""
     frames = "".join(
         f'<draw:frame><draw:object xlink:href="./Object {each + 1}"/></draw:frame>' for each in range(number)
     )
@@ -109,7 +105,6 @@ def shapes(number):
 
 
 def paragraph(text, style_name="", level=0):
-    """A paragraph, or a heading; text that is XML already is taken as it is."""
     named = f' text:style-name="{style_name}"' if style_name else ""
     content = text if "<" in text else escape(text)
     if level:
@@ -118,12 +113,10 @@ def paragraph(text, style_name="", level=0):
 
 
 def odt(*body, **more):
-    """A text of paragraphs and tables, as XML or as text."""
     return document("text", "".join(each if each.startswith("<") else paragraph(each) for each in body), **more)
 
 
 def text_table(rows, columns, text=""):
-    """A table of a text."""
     row = "<table:table-row>" + f"<table:table-cell><text:p>{text}</text:p></table:table-cell>" * columns
     return (
         f'<table:table table:name="Table1"><table:table-column table:number-columns-repeated="{columns}"/>'
@@ -132,7 +125,6 @@ def text_table(rows, columns, text=""):
 
 
 def page(*boxes, hidden=False, more=""):
-    """A slide of boxes, each of paragraphs."""
     frames = "".join(
         "<draw:frame><draw:text-box>"
         + "".join(f"<text:p>{escape(line)}</text:p>" for line in ([box] if isinstance(box, str) else box))
@@ -146,13 +138,7 @@ def page(*boxes, hidden=False, more=""):
 
 
 def odp(*pages):
-    """A presentation of slides."""
     invisible = '<style:drawing-page-properties presentation:visibility="hidden"/>'
     return document(
         "presentation", "".join(pages), style("dp1", "drawing-page") + style("dp2", "drawing-page", invisible)
     )
-
-
-def place_after(place, columns=0, rows=0):
-    """The cell that lies so many columns and rows after another."""
-    return f"{column_name(ord(place[0]) - 64 + columns)}{int(place[1:]) + rows}"

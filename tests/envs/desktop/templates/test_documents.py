@@ -31,12 +31,6 @@ def document(body, styles="", kind="text", **more):
     return odf.document(kind, body, styles, **more)
 
 
-def damaged(content):
-    """The content, whose packed part begins with a block of a kind that there is not."""
-    start = 30 + len("content.xml")
-    return content[:start] + b"\x07" + content[start + 1 :]
-
-
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
@@ -63,13 +57,12 @@ def test_the_style_and_the_format_of_a_cell_and_of_its_column_are_read():
     styles = two + style("two", "table-cell", more='style:data-style-name="N2"') + style("fat", "table-cell", BOLD)
     body = (
         '<table:table table:name="S"><table:table-column table:default-cell-style-name="two"/><table:table-row>'
-        '<table:table-cell office:value-type="float" office:value="1" table:formula="of:=SUM([.B1:.B2] )"/>'
+        '<table:table-cell office:value-type="float" office:value="1"/>'
         '<table:table-cell table:style-name="fat" office:value-type="string"><text:p>a</text:p></table:table-cell>'
         "</table:table-row></table:table>"
     )
     cells = read_sheets(document(body, styles, "spreadsheet"))["S"]
     assert (cells["A1"].style["format"], cells["A1"].style["number:decimal-places"]) == ("number-style", "2")
-    assert cells["A1"].formula == "of:=SUM([.B1:.B2])"
     assert cells["B1"].style["fo:font-weight"] == "bold"
 
 
@@ -99,8 +92,7 @@ def test_paragraphs_are_read_with_their_level_and_the_style_that_all_of_them_has
 def test_spaces_tabs_and_line_breaks_are_text():
     body = '<text:p>a<text:s text:c="3"/>b<text:tab/>c<text:line-break/>d<text:s text:c="999999999"/></text:p>'
     (paragraph,) = read_paragraphs(document(body))
-    assert paragraph.text.rstrip() == "a   b\tc\nd"
-    assert len(paragraph.text) < 100
+    assert paragraph.text == "a   b\tc\nd" + " " * documents.MOST_REPEATED
 
 
 def test_paragraphs_of_lists_parts_and_boxes_are_read_in_order_and_those_whose_deletion_is_recorded_too():
@@ -156,16 +148,18 @@ def test_a_chart_is_read_by_its_class_and_the_cells_of_its_series():
 def test_numbers_that_are_none_are_read_as_none():
     body = (
         '<table:table table:name="S"><table:table-row table:number-rows-repeated="-1"><table:table-cell '
-        'office:value-type="float" office:value="many" table:number-columns-spanned="x"/></table:table-row>'
+        'office:value-type="float" office:value="many"/></table:table-row>'
         "</table:table>"
     )
     cell = read_sheets(document(body, kind="spreadsheet"))["S"]["A1"]
     assert cell.value != cell.value
-    assert cell.columns == 1
     (head,) = read_paragraphs(document('<text:h text:outline-level="first">a</text:h>'))
     assert head.heading == 0
 
 
+PACKED, START = packed(HEAD + "<a>bc</a>" * 50), 30 + len("content.xml")
+DAMAGED = PACKED[:START] + b"\x07" + PACKED[START + 1 :]
+"""Its packed part begins with a block of a kind that there is not."""
 NO_DOCUMENTS = {
     "empty": b"",
     "text": b"no archive",
@@ -175,7 +169,7 @@ NO_DOCUMENTS = {
     "huge": packed(b"<a>" + b" " * documents.LARGEST + b"</a>"),
     "half": packed("<a/>")[:40],
     "damaged": packed("<a>" + "x" * 3000 + "</a>", method=zipfile.ZIP_STORED).replace(b"xxxx", b"yyyy"),
-    "damaged where it is packed": damaged(packed(HEAD + "<a>bc</a>" * 50)),
+    "damaged where it is packed": DAMAGED,
     "packed otherwise": packed(HEAD + "<a>bc</a>" * 50, method=zipfile.ZIP_LZMA),
     "entities of UTF-16": packed('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16")),
     "no encoding": packed('<?xml version="1.0" encoding="none"?><a/>'),
@@ -221,13 +215,8 @@ HUGE = {
 }
 
 
-def test_of_many_charts_some_are_read():
-    charts = f"<a {SPACES}>{'<chart:chart/>' * 1000}</a>"
-    places = '<draw:object xlink:href="./Object 1"/>' * 10_000
-    content = document(places, kind="spreadsheet", objects=[charts])
-    began = time.process_time()
-    assert len(read_charts(content)) == 8000
-    assert time.process_time() - began < 5
+CHARTS = f"<a {SPACES}>{'<chart:chart/>' * 1000}</a>"
+HUGE["charts"] = document('<draw:object xlink:href="./Object 1"/>' * 10_000, kind="spreadsheet", objects=[CHARTS])
 
 
 @pytest.mark.parametrize("what", HUGE)
@@ -236,8 +225,8 @@ def test_what_is_made_to_take_long_is_read_soon(what):
     for read in (read_sheets, read_paragraphs, read_slides, read_tables, read_charts):
         read(HUGE[what])
     assert time.process_time() - began < 5
+    assert what != "charts" or len(read_charts(HUGE[what])) == 1000 * documents.MOST_PARTS
 
 
-@pytest.mark.parametrize(("number", "name"), [(1, "A"), (26, "Z"), (27, "AA"), (52, "AZ"), (703, "AAA")])
-def test_columns_have_the_names_of_a_spreadsheet(number, name):
-    assert column_name(number) == name
+def test_columns_have_the_names_of_a_spreadsheet():
+    assert [column_name(number) for number in (1, 26, 27, 52, 703)] == ["A", "Z", "AA", "AZ", "AAA"]

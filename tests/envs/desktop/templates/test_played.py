@@ -6,11 +6,13 @@ import pytest
 
 from arpo.agent.actions import Finished
 from arpo.envs.desktop.env import DockerDesktop
+from arpo.envs.desktop.tasks import ROOT, desktop_tasks
 from arpo.envs.desktop.templates.lists import TEMPLATES, template_task
 from arpo.envs.guest.certificate import Scripts, certify, holds, play, read_script
 from tests.envs.desktops import FULL, QUICK, needs_desktop, needs_full
 
 SEED = 31
+FILES = sorted(ROOT.glob("examples/*/*.json"))
 SMALL = [
     pytest.param(name, marks=needs_desktop)
     for name in ("files/move-a-file", "mousepad/replace-a-word", "terminal/sort-a-file", "calculator/copy-a-result")
@@ -63,3 +65,16 @@ def test_the_environment_demonstrates_it(desktop, name):
 def test_on_the_full_desktop_the_solution_scores_1_and_all_else_0(full, name):
     found = scores(full, name)
     assert holds(found), found
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("path", [pytest.param(path, marks=needs_desktop, id=path.stem) for path in FILES])
+def test_a_solution_of_desktop32_scores_one_and_idleness_zero(desktop, path):
+    (task,) = desktop_tasks({path.parent.name: [path.stem]})
+    desktop.reset(task)
+    desktop.step(Finished())
+    assert desktop.evaluate() == 0.0
+    for action in desktop.solve():
+        desktop.step(action)
+    assert desktop.evaluate() == 1.0

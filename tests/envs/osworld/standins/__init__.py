@@ -8,21 +8,11 @@ The scripts of each task are beside it, in `APPLICATION/ID.json`; `python -m arp
 tests/envs/osworld/standins` plays them with the files that `python -m tests.envs.osworld.standins CACHE ID` has made.
 """
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.envs.osworld.standins import calc, gimp, impress, several, terminal, thunderbird, vlc, writer
 
 ROOT = Path(__file__).parent
-Builder = Callable[..., None]
-BUILDERS: Mapping[str, Builder] = {
-    **calc.BUILDERS,
-    **writer.BUILDERS,
-    **impress.BUILDERS,
-    **terminal.BUILDERS,
-    **vlc.BUILDERS,
-    **gimp.BUILDERS,
-    **thunderbird.BUILDERS,
-    **several.BUILDERS,
-}
+APPLICATIONS = calc, writer, impress, terminal, vlc, gimp, thunderbird, several
+BUILDERS = {task: builder for application in APPLICATIONS for task, builder in application.BUILDERS.items()}
 """By the id of the task."""

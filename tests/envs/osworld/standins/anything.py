@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.envs.osworld.standins.calc import INCOME, book
-from tests.envs.osworld.standins.gimp import WHITE, filled, meadow, xcf
+from tests.envs.osworld.standins.gimp import WHITE, filled, meadow, picture, xcf
 from tests.envs.osworld.standins.several import ods
 from tests.envs.osworld.standins.thunderbird import profile
 from tests.envs.osworld.standins.vlc import film
@@ -30,18 +30,9 @@ HZ = 22050
 
 
 def make(*paths: Path) -> None:
-    """Make the files of a task by their names."""
     for path in paths:
         name = path.name.lower()
         MAKES[next(ending for ending in MAKES if name.endswith(ending))](path)
-
-
-def _workbook(path: Path) -> None:
-    book(path, Sheet1=INCOME, Sheet2=INCOME)
-
-
-def _sheet(path: Path) -> None:
-    ods(path, [[str(value) for value in line] for line in INCOME])
 
 
 def _text_document(path: Path) -> None:
@@ -96,14 +87,6 @@ def _title(path: Path) -> str:
     return next((title for name, title in TITLES.items() if path.name.endswith(name)), "")
 
 
-def _picture(path: Path) -> None:
-    meadow().save(path)
-
-
-def _layers(path: Path) -> None:
-    xcf(path, ("Dog", meadow().convert("RGBA"), (0, 0)), ("Background", filled(WHITE), (0, 0)))
-
-
 def _film(path: Path) -> None:
     if title := _title(path):
         film(path, 130, ART=title.partition(" - ")[0], nam=title)
@@ -140,7 +123,6 @@ def _written(text: str) -> Callable[[Path], object]:
 
 
 def empty_history(path: Path) -> None:
-    """Write a history of Chrome with the tables that visits go to."""
     import sqlite3
 
     path.unlink(missing_ok=True)
@@ -155,15 +137,15 @@ def empty_history(path: Path) -> None:
 
 
 MAKES: Mapping[str, Callable[[Path], object]] = {
-    ".xlsx": _workbook,
-    ".ods": _sheet,
+    ".xlsx": lambda path: book(path, Sheet1=INCOME, Sheet2=INCOME),
+    ".ods": lambda path: ods(path, [[str(value) for value in line] for line in INCOME]),
     ".docx": _document,
     ".odt": _text_document,
     ".pptx": _slides,
     ".ppt": _slides,
     ".pdf": _pdf,
-    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".webp"), _picture),
-    ".xcf": _layers,
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".webp"), picture),
+    ".xcf": lambda path: xcf(path, ("Dog", meadow().convert("RGBA"), (0, 0)), ("Background", filled(WHITE), (0, 0))),
     ".mp4": _film,
     **dict.fromkeys((".mp3", ".wav"), _sound),
     **dict.fromkeys((".zip", ".tar.gz", ".tar.xz"), _packed),

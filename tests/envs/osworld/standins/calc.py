@@ -1,6 +1,6 @@
 """Sheets, and what a person would have made of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ Rows = Sequence[Sequence[Any]]
 
 
 def book(path: Path, *, change: Callable[[Any], object] = lambda _: None, **sheets: Rows) -> None:
-    """Write sheets by their names, and change the first one."""
     import openpyxl
 
     made = openpyxl.Workbook()
@@ -31,70 +30,36 @@ INCOME = (
 )
 
 
-def revenue_on_a_new_sheet(start: Path, gold: Path) -> None:
-    book(start, Sheet1=INCOME)
-    book(gold, Sheet1=INCOME, Sheet2=[[row[1]] for row in INCOME])
-
-
 SALES = (("Week", "Sales", "COGS"), (1, 900, 620), (2, 1150, 700), (3, 870, 655), (4, 1320, 810))
-
-
-def profit_of_each_week(start: Path, gold: Path) -> None:
-    header, *weeks = SALES
-    book(start, Sheet1=SALES)
-    book(gold, Sheet1=[(*header, "Profit"), *((*week, week[1] - week[2]) for week in weeks)])
-
-
 AMOUNTS = (("Record", "Amount"), ("rent", 840), ("books", 62), ("travel", 310), ("food", 455), ("phone", 29))
-
-
-def sorted_by_amount(start: Path, gold: Path) -> None:
-    header, *records = AMOUNTS
-    book(start, Sheet1=AMOUNTS)
-    book(gold, Sheet1=[header, *sorted(records, key=lambda record: record[1])])
-
-
-def total_hours_and_a_rate(start: Path) -> None:
-    rows = (
-        (),
-        ("Monday", "Tuesday", "Total hours", "Hourly rate", "Earned"),
-        (time(3, 10), time(4, 30), time(7, 40), 25),
-    )
-    book(start, Sheet1=rows)
-
-
 LOANS = (
     ("Loan", "Start", "Term in months"),
     ("A", date(2021, 3, 15), 12),
     ("B", date(2020, 11, 1), 30),
     ("C", date(2022, 7, 20), 6),
 )
-MATURE = (date(2022, 3, 15), date(2023, 5, 1), date(2023, 1, 20))
+MATURE = ("Maturity Date", date(2022, 3, 15), date(2023, 5, 1), date(2023, 1, 20))
+RATES = (("Rate", "Years", "Future value"), (0.05, 10, 1629), (0.02, 10, 1219))
+SUMMARY = (("Investment Summary", None, None), ("High Interest Rate", None, "Low Interest Rate"))
+QUARTERS = ("Zone", "Q1", "Q2", "Q3", "Q4", "Total")
+ZONES = (("North", 12, 15, 11, 20), ("South", 9, 14, 16, 13), ("West", 21, 18, 17, 25))
+TOTALS = tuple(sum(column) for column in list(zip(*ZONES, strict=True))[1:])
+HOURS = (
+    (),
+    ("Monday", "Tuesday", "Total hours", "Hourly rate", "Earned"),
+    (time(3, 10), time(4, 30), time(7, 40), 25),
+)
 
 
-def maturity_dates(start: Path, gold: Path) -> None:
-    header, *loans = LOANS
-    book(start, Sheet1=LOANS)
-    ends = [(*loan, end) for loan, end in zip(loans, MATURE, strict=True)]
-    book(gold, Sheet1=[(*header, "Maturity Date"), *ends])
+def solved(start: Rows, *gold: Rows) -> Callable[..., None]:
+    """Return a builder of a sheet, and of the sheets that it is to become, if it is compared with any."""
 
+    def make(start_path: Path, *gold_path: Path) -> None:
+        book(start_path, Sheet1=start)
+        for path in gold_path:
+            book(path, **{f"Sheet{number}": rows for number, rows in enumerate(gold, 1)})
 
-def summary_of_investments(start: Path, gold: Path) -> None:
-    rows = (("Rate", "Years", "Future value"), (0.05, 10, 1629), (0.02, 10, 1219))
-    book(start, Sheet1=rows)
-    book(
-        gold,
-        Sheet1=rows,
-        Sheet2=[("Investment Summary", None, None), ("High Interest Rate", None, "Low Interest Rate")],
-    )
-
-
-def zones_with_totals(start: Path, gold: Path) -> None:
-    zones = (("North", 12, 15, 11, 20), ("South", 9, 14, 16, 13), ("West", 21, 18, 17, 25))
-    header = ("Zone", "Q1", "Q2", "Q3", "Q4", "Total")
-    columns = [sum(column) for column in list(zip(*zones, strict=True))[1:]]
-    book(start, Sheet1=[header, *zones, ("Total",)])
-    book(gold, Sheet1=[header, *((*zone, sum(zone[1:])) for zone in zones), ("Total", *columns, sum(columns))])
+    return make
 
 
 def oversized_cells(start: Path, gold: Path) -> None:
@@ -132,6 +97,9 @@ def seven_digits(start: Path, gold: Path, gold_csv: Path) -> None:
     gold_csv.write_text("".join(",".join(map(str, row)) + "\n" for row in (header, *new)))
 
 
+GOODS = (("pen", 1.5, 4), ("desk", 120, 11), ("lamp", 33.456, 30))
+
+
 def sheet_to_export(start: Path, gold_csv: Path) -> None:
     def with_formats(sheet: Any) -> None:
         sheet.column_dimensions["C"].width = 14
@@ -145,20 +113,26 @@ def sheet_to_export(start: Path, gold_csv: Path) -> None:
     gold_csv.write_text("\n".join(shown) + "\n")
 
 
-GOODS = (("pen", 1.5, 4), ("desk", 120, 11), ("lamp", 33.456, 30))
-
-
-BUILDERS: Mapping[str, Callable[..., None]] = {
+BUILDERS = {
     "0bf05a7d-b28b-44d2-955a-50b41e24012a": seven_digits,
-    "1273e544-688f-496b-8d89-3e0f40aa0606": revenue_on_a_new_sheet,
+    "1273e544-688f-496b-8d89-3e0f40aa0606": solved(INCOME, INCOME, [[row[1]] for row in INCOME]),
     "1334ca3e-f9e3-4db8-9ca7-b4c653be7d17": oversized_cells,
-    "1d17d234-e39d-4ed7-b46f-4417922a4e7c": summary_of_investments,
-    "1e8df695-bd1b-45b3-b557-e7d599cf7597": profit_of_each_week,
-    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": total_hours_and_a_rate,
+    "1d17d234-e39d-4ed7-b46f-4417922a4e7c": solved(RATES, RATES, SUMMARY),
+    "1e8df695-bd1b-45b3-b557-e7d599cf7597": solved(
+        SALES, [(*SALES[0], "Profit"), *((*week, week[1] - week[2]) for week in SALES[1:])]
+    ),
+    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": solved(HOURS),
     "3aaa4e37-dc91-482e-99af-132a612d40f3": sheet_to_export,
-    "4172ea6e-6b77-4edb-a9cc-c0014bd1603b": maturity_dates,
+    "4172ea6e-6b77-4edb-a9cc-c0014bd1603b": solved(
+        LOANS, [(*loan, end) for loan, end in zip(LOANS, MATURE, strict=True)]
+    ),
     "4188d3a4-077d-46b7-9c86-23e1a036f6c1": frozen_headers,
-    "51b11269-2ca8-4b2a-9163-f21758420e78": sorted_by_amount,
+    "51b11269-2ca8-4b2a-9163-f21758420e78": solved(
+        AMOUNTS, [AMOUNTS[0], *sorted(AMOUNTS[1:], key=lambda record: record[1])]
+    ),
     "6e99a1ad-07d2-4b66-a1ce-ece6d99c20a5": two_decimals,
-    "f9584479-3d0d-4c79-affa-9ad7afdd8850": zones_with_totals,
+    "f9584479-3d0d-4c79-affa-9ad7afdd8850": solved(
+        [QUARTERS, *ZONES, ("Total",)],
+        [QUARTERS, *((*zone, sum(zone[1:])) for zone in ZONES), ("Total", *TOTALS, sum(TOTALS))],
+    ),
 }

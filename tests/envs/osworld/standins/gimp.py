@@ -32,7 +32,6 @@ def picture(path: Path) -> None:
 
 
 def layer(size: tuple[int, int], draw: Callable[[Any], object] = lambda _: None) -> Any:
-    """Return a transparent picture that something is drawn on."""
     from PIL import Image, ImageDraw
 
     made = Image.new("RGBA", size, (0, 0, 0, 0))

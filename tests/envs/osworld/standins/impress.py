@@ -1,6 +1,6 @@
 """Presentations, and what a person would have made of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,6 @@ LECTURE = (("Rivers", "Where they rise"), ("Lakes", "How deep they are"), ("Seas
 def presentation(
     path: Path, slides: Sequence[tuple[str, str]] = LECTURE, change: Callable[[Any], object] = lambda _: None
 ) -> None:
-    """Write slides of a title and a text, each in a box of its own, and change them.
-
-    Impress writes what other programs leave out: fonts, colours, the background. So it is all written here.
-    """
     import pptx
 
     made = pptx.Presentation()
@@ -30,7 +26,6 @@ def presentation(
 
 
 def text_box(slide: Any, place: int, text: str) -> None:
-    """Add a box of one line."""
     from pptx.enum.text import MSO_AUTO_SIZE, PP_ALIGN
     from pptx.util import Inches
 
@@ -41,7 +36,6 @@ def text_box(slide: Any, place: int, text: str) -> None:
 
 
 def write(shape: Any, text: str, size: int, font: str = "Arial") -> None:
-    """Write a line into a shape."""
     from pptx.dml.color import RGBColor
     from pptx.util import Pt
 
@@ -49,21 +43,9 @@ def write(shape: Any, text: str, size: int, font: str = "Arial") -> None:
     run.text, run.font.name, run.font.size, run.font.color.rgb = text, font, Pt(size), RGBColor(0, 0, 0)
 
 
-def landscape(start: Path) -> None:
-    presentation(start)
-
-
-def saved_elsewhere(start: Path) -> None:
-    presentation(start)  # which the copy is compared with too
-
-
 def last_two_slides_again(start: Path, gold: Path) -> None:
     presentation(start)
     presentation(gold, (*LECTURE, *LECTURE[1:]))
-
-
-def without_a_transition(start: Path) -> None:
-    presentation(start)
 
 
 def text_in_an_empty_box(start: Path, gold: Path) -> None:
@@ -75,7 +57,6 @@ def text_in_an_empty_box(start: Path, gold: Path) -> None:
 
 
 def _placeholders(made: Any, *slides: tuple[str, str]) -> None:
-    """Add slides of a title and a text in their placeholders, as Impress writes them."""
     from pptx.enum.text import PP_ALIGN
     from pptx.oxml import parse_xml
 
@@ -89,10 +70,10 @@ def _placeholders(made: Any, *slides: tuple[str, str]) -> None:
             below.text_frame.paragraphs[0]._p.get_or_add_pPr().append(parse_xml(BULLET))
 
 
-BUILDERS: Mapping[str, Callable[..., None]] = {
-    "21760ecb-8f62-40d2-8d85-0cee5725cb72": without_a_transition,
+BUILDERS = {
+    "21760ecb-8f62-40d2-8d85-0cee5725cb72": presentation,
     "73c99fb9-f828-43ce-b87a-01dc07faa224": text_in_an_empty_box,
     "9ec204e4-f0a3-42f8-8458-b772a6797cab": last_two_slides_again,
-    "a097acff-6266-4291-9fbd-137af7ecd439": saved_elsewhere,
-    "ce88f674-ab7a-43da-9201-468d38539e4a": landscape,
+    "a097acff-6266-4291-9fbd-137af7ecd439": presentation,
+    "ce88f674-ab7a-43da-9201-468d38539e4a": presentation,
 }

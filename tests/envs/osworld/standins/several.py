@@ -2,7 +2,7 @@
 
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.envs.osworld.standins import calc, writer
@@ -15,7 +15,6 @@ def comma_separated(path: Path, rows: Sequence[Sequence[object]] = LISTED) -> No
 
 
 def ods(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write a sheet of texts."""
     from odf.opendocument import OpenDocumentSpreadsheet
     from odf.table import Table, TableCell, TableRow
     from odf.text import P
@@ -83,7 +82,6 @@ def invoices_and_a_statement(*paths: Path) -> None:
 
 
 def pdf(path: Path, lines: Sequence[str]) -> None:
-    """Write a page of lines."""
     import fitz
 
     made = fitz.open()
@@ -97,7 +95,7 @@ def project(start: Path) -> None:
             archive.writestr(f"binder/{name}", f"This is {name}.\n")
 
 
-BUILDERS: Mapping[str, Callable[..., None]] = {
+BUILDERS = {
     "2b9493d7-49b8-493a-a71b-56cd1f4d6908": writer.document,
     "2c9fc0de-3ee7-45e1-a5df-c86206ad78b5": project,
     "337d318b-aa07-4f4f-b763-89d9a2dd013f": invoices_and_a_statement,

@@ -76,7 +76,6 @@ for name in dir1 dir2 dir3; do echo "Success: file1 exists in $name."; done
 
 
 def photos(*paths: Path) -> None:
-    """Write a picture of one colour to each path, in the format that its name says."""
     from PIL import Image
 
     for path, colour in zip(paths, ("orange", "navy", "teal", "maroon", "olive"), strict=False):
@@ -84,8 +83,6 @@ def photos(*paths: Path) -> None:
 
 
 def scripts(*texts: str) -> Callable[..., None]:
-    """Return a builder that writes these texts."""
-
     def write(*paths: Path) -> None:
         for path, text in zip(paths, texts, strict=True):
             path.write_text(text)

@@ -3,7 +3,7 @@
 import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 PROFILE = "t5q2a5hp.default-release"
@@ -56,7 +56,6 @@ PREFERENCES: Mapping[str, object] = {
 
 
 def profile(path: Path) -> None:
-    """Write a profile that has no letters yet."""
     lines = "".join(f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items())
     with tarfile.open(path, "w:gz") as archive:
         _add(archive, ".thunderbird/profiles.ini", PROFILES.encode())
@@ -69,7 +68,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(member, io.BytesIO(content))
 
 
-BUILDERS: Mapping[str, Callable[..., None]] = {
+BUILDERS = {
     "10a730d5-d414-4b40-b479-684bed1ae522": profile,
     "3f28fe4f-5d9d-4994-a456-efd78cfae1a3": profile,
     "3f49d2cc-f400-4e7d-90cc-9b18e401cc31": profile,

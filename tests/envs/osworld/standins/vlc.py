@@ -17,7 +17,6 @@ def scene(second: int) -> Any:
 
 
 def film(path: Path, seconds: int, **tags: str) -> None:
-    """Write an MP4 of scenes, with tags by the names that mutagen gives them."""
     import cv2
     from mutagen.mp4 import MP4
 

@@ -1,6 +1,6 @@
 """Texts, and what a person would have made of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ TEXT = (
 
 
 def document(path: Path, paragraphs: Sequence[str] = TEXT, change: Callable[[Any], object] = lambda _: None) -> None:
-    """Write paragraphs, one run each, and change them."""
     import docx
 
     made = docx.Document()
@@ -55,10 +54,6 @@ def text_in_another_font(start: Path) -> None:
     document(start, change=font)
 
 
-def heading_at_the_left(start: Path) -> None:
-    document(start)
-
-
 def last_paragraph_struck_through(start: Path, gold: Path) -> None:
     def strike(made: Any) -> None:
         made.paragraphs[-1].runs[0].font.strike = True
@@ -80,24 +75,20 @@ def capital_letters(start: Path, gold: Path) -> None:
 
 
 def four_page_breaks(start: Path) -> None:
+    from docx.enum.text import WD_BREAK
+
     def breaks(made: Any) -> None:
         for paragraph in made.paragraphs[1:]:
-            paragraph.insert_paragraph_before().add_run().add_break(_page())
+            paragraph.insert_paragraph_before().add_run().add_break(WD_BREAK.PAGE)
 
     document(start, [f"This is page {number}." for number in range(1, 6)], breaks)
 
 
-def _page() -> Any:
-    from docx.enum.text import WD_BREAK
-
-    return WD_BREAK.PAGE
-
-
-BUILDERS: Mapping[str, Callable[..., None]] = {
+BUILDERS = {
     "0810415c-bde4-4443-9047-d5f70165a697": two_paragraphs_with_double_spacing,
     "0b17a146-2934-46c7-8727-73ff6b6483e8": subscript_in_a_formula,
     "0e763496-b6bb-4508-a427-fad0b6c3e195": text_in_another_font,
-    "3ef2b351-8a84-4ff2-8724-d86eae9b842e": heading_at_the_left,
+    "3ef2b351-8a84-4ff2-8724-d86eae9b842e": document,
     "72b810ef-4156-4d09-8f08-a0cf57e7cefe": last_paragraph_struck_through,
     "d53ff5ee-3b1a-431e-b2be-30ed2673079b": lower_case,
     "e528b65e-1107-4b8c-8988-490e4fece599": capital_letters,

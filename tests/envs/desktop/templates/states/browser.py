@@ -57,12 +57,6 @@ def answer_a_question(instance):
 
 
 def describe_the_cheapest(instance):
-    name, colour, price = min(_prices(instance), key=lambda row: int(row[2]))
+    name, colour, _ = min(_prices(instance), key=lambda row: int(row[2]))
     yield from _form({"Name": name, "Colour": colour})
-    yield (
-        "the dearest",
-        False,
-        _sent(dict(zip(("Name", "Colour"), max(_prices(instance), key=lambda row: int(row[2]))[:2], strict=True))),
-    )
-    yield "the price", False, _sent({"Name": name, "Colour": price})
     yield "upper case", False, _sent({"Name": name.title(), "Colour": colour.upper()})

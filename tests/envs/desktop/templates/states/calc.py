@@ -3,13 +3,12 @@
 import re
 
 from arpo.envs.desktop.templates.documents import read_sheets
-from tests.envs.desktop.templates.odf import BOLD, ITALIC, cell, chart, ods, place_after, shapes, sheet, style
+from tests.envs.desktop.templates.odf import BOLD, ITALIC, cell, chart, ods, shapes, sheet, style
 
 ITALIC_TOO = BOLD.replace("<style:text-properties", '<style:text-properties fo:font-style="italic"')
 
 
 def table_of(instance):
-    """The values of the sheet by cell, and its last row."""
     cells = read_sheets(instance.files["Documents/table.ods"])["Sheet1"]
     return {place: each.value for place, each in cells.items()}, len([place for place in cells if place[0] == "A"])
 
@@ -43,8 +42,6 @@ def summarise_a_column(instance):
     yield "rounded", True, written({**cells, target: round(value, 2)})
     yield "its formula", True, written({**cells, target: cell(value, formula="of:=AVERAGE([.B2:.B99])")})
     yield "almost", False, written({**cells, target: value + 0.01})
-    yield "below the table", False, written({**cells, f"B{last + 1}": value})
-    yield "in every cell", False, written({**cells, **{f"{c}{r}": value for c in "DEF" for r in range(2, 9)}})
 
 
 def multiply_columns(instance):
@@ -54,12 +51,8 @@ def multiply_columns(instance):
     right = {**cells, "D1": title, **products}
     formula = "of:=PRODUCT([.B{0}];[.C{0}])".format
     formulas = {place: cell(value, formula=formula(place[1:])) for place, value in products.items()}
-    beside = {f"E{place[1:]}": value for place, value in right.items() if place[0] == "D"}
     yield "values", True, written(right)
     yield "formulas", True, written({**right, **formulas})
-    yield "in the next column", False, written({**cells, **beside})
-    yield "in the place of the count", False, written({**right, **{f"C{p[1:]}": v for p, v in products.items()}})
-    yield "a total below", False, written({**right, f"D{last + 1}": sum(products.values())})
 
 
 def _rows(cells, last):
@@ -80,12 +73,9 @@ def sort_by_name(instance):
     for what, others in (
         ("the other way", [head, *sorted(rows, reverse=not down)]),
         ("the names alone", [head, *names_alone]),
-        ("by number", [head, *sorted(rows, key=lambda row: row[1], reverse=down)]),
-        ("the header too", sorted([head, *rows], reverse=down)),
     ):
         if others != right:
             yield what, False, written(_cells(others))
-    yield "beside it", False, written({**cells, **{place_after(p, 3): v for p, v in _cells(right).items()}})
 
 
 def append_a_record(instance):
@@ -96,7 +86,6 @@ def append_a_record(instance):
     right = {**cells, f"A{row}": name, f"B{row}": number}
     yield "right", True, written(right)
     yield "a row lower", False, written({**cells, f"A{row + 1}": name, f"B{row + 1}": number})
-    yield "in one cell", False, written({**cells, f"A{row}": f"{name} {number}"})
 
 
 def delete_a_row(instance):
@@ -107,7 +96,6 @@ def delete_a_row(instance):
     number = [row[0] for row in rows].index(name)
     yield "right", True, written(_cells(rows[:number] + rows[number + 1 :]))
     yield "emptied", False, written({p: v for p, v in cells.items() if p[1:] != str(number + 1)})
-    yield "the name alone", False, written({p: v for p, v in cells.items() if p != f"A{number + 1}"})
     yield "nothing", False, written(cells)
     hidden = ["", ' table:visibility="collapse"']
     shown = (
@@ -152,7 +140,6 @@ def make_the_header_bold(instance):
     yield "all of the table", False, dressed("ce1", tuple(cells))
     yield "the wrong style", False, dressed("ce2")
     yield "both styles", False, dressed("ce3")
-    yield "the first column too", False, dressed("ce1", ("A1", "B1", "A2"))
     table = {place: cell(value, "ce2") for place, value in cells.items()}
     yield "and the table in the other style", False, dressed("ce1", **table)
 
@@ -177,8 +164,8 @@ def show_two_decimals(instance):
     named = [style(f"ce{n}", "table-cell", more=f'style:data-style-name="N{n}"') for n in (2, 4, 1, 10, 11, 60)]
     column = [f"B{row}" for row in range(2, last + 1)]
 
-    def dressed(number, places=column, changed=None):
-        shown = {place: cell((changed or cells)[place], f"ce{number}") for place in places}
+    def dressed(number, places=column):
+        shown = {place: cell(cells[place], f"ce{number}") for place in places}
         return written({**cells, **shown}, styles=formats + "".join(named))
 
     yield "right", True, dressed(right)
@@ -194,7 +181,6 @@ def show_two_decimals(instance):
     yield "a style with a name", True, written(shown, common=formats + nice)
     yield "one decimal place", False, dressed(1)
     yield "powers of ten", False, dressed(60)
-    yield "rounded", False, dressed(right, changed={place: round(cells[place], 1) + 1 for place in column})
     yield "typed as text", False, written({**cells, **{place: f"{cells[place]:.2f}" for place in column}})
 
 
@@ -207,9 +193,7 @@ def add_a_chart(instance):
     yield "right", True, charted(chart(2, last))
     yield "lying bars", False, charted(chart(2, last, vertical="true"))
     yield "a line", False, charted(chart(2, last, "chart:line"))
-    yield "a pie", False, charted(chart(2, last, "chart:circle"))
     yield "a row is missing", False, charted(chart(2, last - 1))
-    yield "of the names", False, charted(chart(2, last, column="A"))
     yield "two charts", False, charted(chart(2, last), chart(2, last))
     yield "none", False, written(cells)
 
@@ -219,9 +203,6 @@ def add_a_sheet(instance):
     name = re.search(r"[A-Z]\w+ 20\d\d", instance.instruction)[0]
     yield "right", True, written(cells, sheet({}, name))
     yield "in front", False, ods(sheet({}, name), sheet(cells))
-    yield "another case", False, written(cells, sheet({}, name.lower()))
     yield "a space behind", False, written(cells, sheet({}, f"{name} "))
     yield "a copy of the first", False, written(cells, sheet(cells, name))
-    yield "the table moved there", False, ods(sheet({}), sheet(cells, name))
-    yield "renamed", False, ods(sheet(cells, name))
     yield "the name in a cell", False, written({**cells, "D1": name}, sheet({}, "Sheet2"))

@@ -11,16 +11,14 @@ TEXT = r"[\w-]+\.\w+(?:\.gz)?"
 
 
 def names_in(instance):
-    """The files that an instruction names."""
     return re.findall(TEXT, instance.instruction)
 
 
 def said(text, path):
-    """The command that makes this the content of a file."""
     return f"printf %s {shlex.quote(text)} > {shlex.quote(path)}"
 
 
-def other_files(right, folder, names):
+def other_files(right, folder, names, made=""):
     """What no task of a folder asks for, beside the right commands."""
     first = f"{folder}/{sorted(names)[0]}"
     yield "and one more file", False, f"{right}; echo > {folder}/more.txt"
@@ -39,10 +37,13 @@ def other_files(right, folder, names):
     yield "and a file instead of the folder", False, f"{right}; rm -r {folder}; echo > {folder}"
     yield "and a file of 5 MB", False, f"{right}; head -c 5000000 /dev/zero > {folder}/more"
     yield "nothing", False, "true"
+    path = f"{folder}/{made}"
+    changes = f"rm {path}; : > {path}", f"rm {path}; mkdir {path}", f"mv {path} copy; ln -s ../copy {path}"
+    for change in (*changes, f"mv {path} {path}~", f"mv {path} .") if made else ():
+        yield change, False, f"{right}; {change}"
 
 
 def replaced(instance):
-    """The word that is to be replaced, and the new one."""
     old, new = re.findall(r"'(\w+)'", instance.instruction)
     return (new, old) if instance.instruction.startswith("Write") else (old, new)
 
@@ -51,5 +52,4 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 def number_of(instance):
-    """The paragraph or slide that an instruction names, from 0."""
     return ORDINALS.index(re.search("|".join(ORDINALS), instance.instruction)[0])

@@ -17,7 +17,6 @@ def picture_of(instance):
 
 
 def left(picture, path, kind="PNG", **options):
-    """The command that leaves a picture in a file."""
     file = io.BytesIO()
     picture.save(file, kind, **options)
     return written(file, path)
@@ -29,7 +28,6 @@ def written(file, path):
 
 
 def faded(picture):
-    """The picture, half of it transparent."""
     made = picture.convert("RGBA")
     made.paste((0, 0, 0, 0), (0, 0, made.width // 2, made.height))
     return made
@@ -51,7 +49,6 @@ def spotted(picture):
 
 
 def darker(picture):
-    """The picture, a little darker than one sees."""
     return picture.point(lambda shade: shade * 15 // 16)
 
 
@@ -83,10 +80,7 @@ def of_a_picture(path, start, right):
     yield "with a dot", False, left(spotted(right), path)
     yield "darker", False, left(right.point(lambda shade: shade * 3 // 4), path)
     yield "grey", False, left(right.convert("L"), path)
-    yield "black and white", False, left(right.convert("1"), path)
     yield "one column less", False, left(right.crop((0, 0, right.width - 1, right.height)), path)
-    yield "a larger canvas", False, left(ImageOps.expand(right, 5), path)
-    yield "upside down and back to front", False, left(right.transpose(Image.Transpose.ROTATE_180), path)
     yield "in another file", False, f"{left(start, path)}; {left(right, 'Pictures/other.png')}"
     yield "in the home directory", False, left(right, path.removeprefix("Pictures/"))
     yield "cut short", False, f"{left(right, path)}; truncate -s 200 {path}"
@@ -107,8 +101,6 @@ def scale_a_picture(instance):
     for name in ("NEAREST", "BILINEAR", "BICUBIC", "LANCZOS", "BOX"):
         yield f"by {name}", True, left(start.resize(size, Image.Resampling[name]), path)
     yield "not in proportion", False, left(start.resize((width, start.height), 0), path)
-    yield "the width as its height", False, left(start.resize((width * 4 // 3, width), 0), path)
-    yield "cut or extended", False, left(start.crop((0, 0, *size)), path)
     yield "one pixel more", False, left(start.resize((width + 1, size[1]), 0), path)
     yield from of_a_picture(path, start, start.resize(size, 0))
 
@@ -121,7 +113,6 @@ def crop_a_picture(instance):
     inner = start.crop(box)
     yield "a line of the border left", False, left(start.crop((box[0] - 1, *box[1:])), path)
     yield "of the same size elsewhere", False, left(start.crop((0, 0, *inner.size)), path)
-    yield "one side left", False, left(start.crop((*box[:3], start.height)), path)
     yield "a little darker", False, left(darker(inner), path)
     yield from of_a_picture(path, start, inner)
 
@@ -132,11 +123,7 @@ def _transformed(instance, ways):
     for each in Image.Transpose:
         yield each.name, each is wanted, left(start.transpose(each), path)
     yield "a little darker", False, left(darker(start.transpose(wanted)), path)
-    yield from (
-        state
-        for state in of_a_picture(path, start, start.transpose(wanted))
-        if not (wanted is Image.Transpose.ROTATE_180 and state[0].startswith("upside down"))
-    )
+    yield from of_a_picture(path, start, start.transpose(wanted))
 
 
 def flip_a_picture(instance):
@@ -158,10 +145,8 @@ def rotate_a_picture(instance):
 
 def invert_the_colours(instance):
     path, start = picture_of(instance)
-    red, green, blue = ImageOps.invert(start).split()
+    red, green, _ = ImageOps.invert(start).split()
     yield "two channels of three", False, left(Image.merge("RGB", (red, green, start.split()[2])), path)
-    yield "channels changed places", False, left(Image.merge("RGB", (blue, green, red)), path)
-    yield "solarised", False, left(ImageOps.solarize(start), path)
     yield "a little darker", False, left(darker(ImageOps.invert(start)), path)
     yield from of_a_picture(path, start, ImageOps.invert(start))
 
@@ -180,12 +165,6 @@ def export_a_picture(instance):
     yield "moved", False, f"{left(start, new, kind)}; rm {path}"
     yield "its first file written anew", False, f"{left(start, new, kind)}; {left(start, path, compress_level=1)}"
     yield "its first file changed", False, f"{left(start, new, kind)}; {left(ImageOps.invert(start), path)}"
-    yield "grey", False, left(start.convert("L"), new, kind)
-    yield "flipped", False, left(ImageOps.mirror(start), new, kind)
-    yield "smaller", False, left(start.resize((80, 60), 0), new, kind)
     yield "with a dot", False, left(spotted(start), new, kind)
-    yield "in the home directory", False, left(start, name, kind)
-    yield "upper case", False, left(start, f"Pictures/{name.upper()}", kind)
     yield "cut short", False, f"{left(start, new, kind)}; truncate -s 400 {new}"
-    yield "empty", False, f": > {new}"
-    yield from other_files(left(start, new, kind), "Pictures", [path.removeprefix("Pictures/")])
+    yield from other_files(left(start, new, kind), "Pictures", [path.removeprefix("Pictures/")], name)

@@ -12,17 +12,13 @@ def _note(instance):
 
 
 def other_lines(path, right, before):
-    """What no task of a text asks for, beside its right content."""
     yield "upper case", False, said(right.upper(), path)
     yield "one more line", False, said(f"{right}More.\n", path)
     yield "a line above", False, said(f"More.\n{right}", path)
     yield "two spaces", False, said(right.replace(" ", "  ", 1), path)
     yield "a space at the end of a line", False, said(right.replace("\n", " \n", 1), path)
     yield "all in one line", False, said(right.replace("\n", " "), path)
-    yield "pages in the place of lines", False, said(right.replace("\n", "\f"), path)
-    yield "its first line twice", False, said(right.partition("\n")[0] + "\n" + right, path)
     yield "as it was", False, said(before, path)
-    yield "elsewhere", False, said(right, f"{path}~")
     yield "in another encoding", False, f"printf %s {shlex.quote(right)} | iconv -t UTF-16 > {path}"
     yield "nothing", False, f": > {path}"
     yield "gone", False, f"rm {path}"
@@ -36,7 +32,6 @@ def append_a_line(instance):
     yield "right", True, said(f"{text}{line}\n", path)
     yield "without an end", True, said(f"{text}{line}", path)
     yield "an empty line behind it", True, said(f"{text}{line}\n\n", path)
-    yield "without its last character", False, said(f"{text}{line[:-1]}\n", path)
     yield "in the last line", False, said(f"{text[:-1]} {line}\n", path)
     yield "before the last line", False, said("\n".join([*text.split("\n")[:-2], line, *text.split("\n")[-2:]]), path)
     yield "twice", False, said(f"{text}{line}\n{line}\n", path)
@@ -50,7 +45,6 @@ def insert_a_title(instance):
     yield "without an end", True, said(f"{title}\n{text[:-1]}", path)
     yield "in the first line", False, said(f"{title} {text}", path)
     yield "at the end", False, said(f"{text}{title}\n", path)
-    yield "for the first line", False, said(f"{title}\n" + text.partition("\n")[2], path)
     yield from other_lines(path, f"{title}\n{text}", text)
 
 
@@ -63,7 +57,6 @@ def delete_a_line(instance):
     yield "without an end", True, said(right[:-1], path)
     yield "emptied", False, said("\n".join([*lines[: number - 1], "", *lines[number:], ""]), path)
     yield "a space is left", False, said("\n".join([*lines[: number - 1], " ", *lines[number:], ""]), path)
-    yield "one more", False, said("\n".join(right.split("\n")[:-2]) + "\n", path)
     yield from other_lines(path, right, text)
 
 
@@ -74,8 +67,6 @@ def replace_a_word(instance):
     yield "right", True, said(right, path)
     yield "without an end", True, said(right[:-1], path)
     yield "but one", False, said(text.replace(old, new, text.count(old) - 1), path)
-    yield "a capital", False, said(text.replace(old, new.title()), path)
-    yield "both", False, said(text.replace(old, f"{old} {new}"), path)
     yield "the other way round", False, said(text.replace(new, old), path)
     yield from other_lines(path, right, text)
 
@@ -87,10 +78,7 @@ def correct_a_number(instance):
     right = re.sub(rf"(?m)^{name}: \d+$", f"{name}: {price}", text)
     yield "right", True, said(right, path)
     yield "no space", False, said(right.replace(f"{name}: ", f"{name}:"), path)
-    yield "with the old number", False, said(right.replace(f": {price}", f": {price} 5"), path)
-    yield "one more line", False, said(f"{text}{name}: {price}\n", path)
     yield "all of them", False, said(re.sub(r"\d+", price, text), path)
-    yield "a digit more", False, said(right.replace(price, f"{price}0"), path)
     yield from other_lines(path, right, text)
 
 
@@ -101,14 +89,9 @@ def save_a_copy(instance):
     right = f"cp {path} notes/{copy}"
     yield "right", True, right
     yield "renamed", False, f"mv {path} notes/{copy}"
-    yield "a link", False, f"ln -s {name} notes/{copy}"
     yield "no end", False, said(text[:-1], f"notes/{copy}")
-    yield "elsewhere", False, f"cp {path} {copy}"
-    yield "upper case", False, f"cp {path} notes/{copy.upper()}"
-    yield "both changed", False, f"echo more >> {path}; {right}"
-    yield "the first emptied", False, f"{right}; : > {path}"
     yield "the first locked", False, f"{right}; chmod 0 {path}"
-    yield from ((what, solved, how) for what, solved, how in other_files(right, "notes", {name}))
+    yield from other_files(right, "notes", {name}, copy)
 
 
 def write_a_note(instance):
@@ -117,11 +100,8 @@ def write_a_note(instance):
     yield "with an end", True, said(f"{text}\n", name)
     yield "without its full stop", False, said(text[:-1], name)
     yield "in quotes", False, said(f"'{text}'", name)
-    yield "elsewhere", False, f"mkdir Documents; {said(text, f'Documents/{name}')}"
-    yield "another ending", False, said(text, name[:-4])
-    yield "upper case", False, said(text.upper(), name)
     yield "twice", False, said(f"{text}\n{text}\n", name)
+    yield "elsewhere", False, f"mkdir Documents; {said(text, f'Documents/{name}')}"
     yield "a folder", False, f"mkdir {name}"
     yield "a link to nothing", False, f"ln -s {name} {name}"
     yield "in another encoding", False, f"printf %s {shlex.quote(text)} | iconv -t UTF-16 > {name}"
-    yield "the name in it", False, said(f"{text} {name}", name)

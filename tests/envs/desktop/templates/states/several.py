@@ -20,10 +20,7 @@ def result_into_a_note(instance):
     yield "in the same line", False, said(f"{line[:-1]} {value}\n", path)
     yield "instead", False, said(f"{value}\n", path)
     yield "twice", False, said(f"{line}{value}\n{value}\n", path)
-    yield "a digit more", False, said(f"{line}{value}0\n", path)
-    yield "the sum", False, said(f"{line}{first + second}\n", path)
     yield "as it was", False, said(line, path)
-    yield "elsewhere", False, said(f"{line}{value}\n", f"{path}~")
     yield "the text changed", False, said(f"{line.upper()}{value}\n", path)
 
 
@@ -36,7 +33,6 @@ def delete_by_a_list(instance):
     yield "locked", False, f"chmod 0 things/{largest}.dat"
     yield "hidden", False, f"mv things/{largest}.dat things/.{largest}.dat"
     yield "the line of the list", False, f"sed -i /{largest}/d list.txt"
-    yield "the smallest", False, f"rm things/{min(rows, key=lambda name: int(rows[name]))}.dat"
     yield "the others links", False, f"{right}; ln -sf /etc/passwd things/{others[0]}"
     yield "the others pipes", False, f"{right}; rm things/{others[0]}; mkfifo things/{others[0]}"
     for what, solved, how in other_files(right, "things", others):
@@ -59,9 +55,8 @@ def cell_into_a_note(instance):
     yield "with an end", True, said(f"{number}\n", note)
     yield "with its name", False, said(f"{name} {number}", note)
     yield "another one", False, said(str(number + 1), note)
-    yield "as the table has it", False, said(f"{number},00", note)
-    yield "elsewhere", False, said(str(number), f"Documents/{note}")
     yield "twice", False, said(f"{number}\n{number}", note)
+    yield "elsewhere", False, said(str(number), f"Documents/{note}")
     yield "in the table alone", False, ods(sheet({**cells, "C1": number}))
     yield "and the table gone", False, f"{said(str(number), note)}; rm Documents/table.ods"
     yield "and the table emptied", False, f"{said(str(number), note)}; : > Documents/table.ods"
@@ -77,7 +72,6 @@ def note_into_a_sheet(instance):
     yield "beside it", False, ods(sheet({**cells, f"C{place[1:]}": int(number)}))
     everywhere = {p: int(number) if p[0] == "B" and p != "B1" else v for p, v in cells.items()}
     yield "in all rows", False, ods(sheet(everywhere))
-    yield "in a new row", False, ods(sheet({**cells, "A20": name, "B20": int(number)}))
     yield "in another sheet", False, ods(sheet(cells), sheet(right, "Sheet2"))
     yield "as it was", False, ods(sheet(cells))
     yield "emptied", False, ": > Documents/table.ods"
