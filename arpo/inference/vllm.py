@@ -70,7 +70,7 @@ SCREEN = (1920, 1080)
 """The largest screenshots: those of OSWorld."""
 ALWAYS: dict[str, Any] = {
     "logprobs_mode": "processed_logprobs",
-    "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
+    "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.policy.Float32Head
     "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
     "disable_log_stats": True,
     "use_tqdm_on_load": False,

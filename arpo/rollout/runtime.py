@@ -20,7 +20,7 @@ from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, EngineError, EnvError, RolloutError
-from arpo.host.heartbeat import log_every
+from arpo.host.log_lines import log_every
 from arpo.host.threads import BackgroundLoop, Signal
 from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
