@@ -108,11 +108,10 @@ class Response:
     """One sampled response."""
 
     token_ids: tuple[int, ...]
-    """Sampled ids, verbatim; ends with the end-of-turn id unless `finish_reason` is `length`."""
+    """Sampled ids, verbatim; ends with the end-of-turn id and `stop`, unless `finish_reason` is `length`."""
     logprobs: tuple[float, ...]
     """Of each id under the distribution it was sampled from."""
     finish_reason: str
-    """`stop` or `length`."""
     policy_version: int
 
 

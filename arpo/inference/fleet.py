@@ -20,17 +20,9 @@ from arpo.host.environment import cluster_address
 from arpo.host.ray import RAY
 from arpo.host.threads import Signal
 from arpo.host.trial import before_start
+from arpo.inference import remote
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-from arpo.inference.remote import (
-    Replica,
-    Snapshot,
-    check_gpus,
-    errors_of_ours,
-    gpus_of_node,
-    make_actor,
-    placement,
-    reserve,
-)
+from arpo.inference.remote import Replica, Snapshot
 from arpo.inference.router import Router
 
 log = logging.getLogger(__name__)
@@ -90,9 +82,9 @@ class FleetEngine:
             log: File for the output of the engines' processes; None leaves it among Ray's files, which go with the
                 run.
         """
-        node_gpus = gpus_of_node(replicas, num_gpus)
+        node_gpus = remote.gpus_of_node(replicas, num_gpus)
         if not cluster_address():  # a cluster has GPUs and nodes that this machine has not
-            check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
+            remote.check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
         before_start()
         self._make_engine = make_engine
         self._rolling = sync == "rolling"
@@ -111,14 +103,14 @@ class FleetEngine:
         RAY.acquire().result()
         with ExitStack() as held:
             held.callback(lambda: RAY.release().result())
-            group = reserve(nodes, node_gpus)
+            group = remote.reserve(nodes, node_gpus)
             if group is not None:
                 held.callback(remove_placement_group, group)
             for number in range(replicas * nodes):
-                where = placement(group, number // replicas, num_gpus)
-                self._replicas.append(Replica(number, partial(make_actor, threads, where, log)))
+                where = remote.placement(group, number // replicas, num_gpus)
+                self._replicas.append(Replica(number, partial(remote.make_actor, threads, where, log)))
                 held.callback(self._replicas[-1].kill)
-            with errors_of_ours("the engine did not start in its Ray actor"):
+            with remote.errors_of_ours("the engine did not start in its Ray actor"):
                 ray.get([replica.actor.start.remote(make_engine) for replica in self._replicas])
             self._held = held.pop_all()
 

@@ -19,9 +19,8 @@ from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_conte
 from arpo.inference.pump import ThreadedEngine, checksum, combine_checksums
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.images import ImageProcessor
-from arpo.models.logprobs import Float32Head
 from arpo.models.lora import add_lora, weights_by_name
-from arpo.models.policy import dtype_of
+from arpo.models.policy import Float32Head, dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.models.vision.patches import ImagePatches
 from arpo.types import screenshot_key

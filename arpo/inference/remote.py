@@ -30,7 +30,7 @@ BUCKET_BYTES = 32 * 2**20
 """A bucket is closed as soon as it holds this much; a larger tensor is a bucket of its own."""
 PLACEMENT_TIMEOUT_S = 60
 PULSE_S = 2.0
-"""Seconds between two looks at a replica, at most."""
+"""The most seconds between two looks at a replica."""
 START_TIMEOUT_S = 1800
 """Seconds in which a restarted engine must have loaded its checkpoint; the first start is as long as it is."""
 STEPS = "engine/steps"
@@ -52,7 +52,6 @@ class Snapshot:
 
     version: int
     shapes: Mapping[str, tuple[int, ...]]
-    """Of every tensor, by name."""
     buckets: tuple[Any, ...]
     """References to lists of tensors, some 32 MB each."""
     number: int = field(default_factory=lambda: next(_NUMBERS))

@@ -60,26 +60,23 @@ REFUSED_ARGS: Mapping[str, Sequence[str]] = {
         *("enable_lora", "max_lora_rank"),
     ),
 }
-"""Arguments of vLLM's `EngineArgs` that an engine refuses, by the reason: those by which it would sample from another
-distribution than the trainer's policy, or report other log-probabilities."""
+"""Arguments of vLLM's `EngineArgs` that an engine refuses, by the reason."""
 MAX_FORBIDDEN = 1024
-"""Token ids with a bias that a request may have in vLLM's newer model runner (v1/worker/gpu/sample/logit_bias.py); one
-more ends the engine."""
+"""Token ids with a bias in a request to vLLM's newer model runner (v1/worker/gpu/sample/logit_bias.py)."""
 CPU_KV_CACHE_GB = 0.25
 BATCHED_TOKENS = 8192
 """Tokens of one step on a GPU. vLLM's own 2048 are fewer than one screenshot of 1080p has."""
 SCREEN = (1920, 1080)
-"""Width and height of the largest screenshots: those of OSWorld."""
+"""The largest screenshots: those of OSWorld."""
 ALWAYS: dict[str, Any] = {
     "logprobs_mode": "processed_logprobs",
-    "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
+    "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.policy.Float32Head
     "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
     "seed": 0,
     "worker_extension_cls": "arpo.inference.vllm_worker.WeightAccess",
 }
-"""Arguments of vLLM that are the same for every engine."""
 
 
 @checked

@@ -38,7 +38,6 @@ class EpisodeSpec:
     id: str
     task: Task
     seed: int
-    """The seed of every response is derived from it."""
     settings: RolloutSettings
     """Of the run: the numbers that are not below."""
     step_limit: int | None = None
@@ -126,12 +125,10 @@ class Meter:
     env_s: float = 0.0
     """Seconds of environment calls, summed over environments."""
     causes: deque[str] = field(default_factory=lambda: deque(maxlen=5))
-    """The last infrastructure failures."""
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
     """The end of the last episode; None while one runs."""
     activity: Activity = field(default_factory=Activity)
-    """What goes on in all episodes together, those of other meters among them."""
 
     @property
     def elapsed_s(self) -> float:

@@ -27,8 +27,7 @@ PATIENCE = timedelta(hours=12)
 class RolloutCallback(Callback):
     """A callback that sees every rollout batch on global rank 0, before trajectories are scattered to the ranks.
 
-    Callbacks run in the trainer's order, and each sees what the one before it left: one that must see the rollout
-    as it was collected stands before replay injection.
+    Callbacks run in the trainer's order: one that must see the rollout as it was collected stands before replay.
     """
 
     def on_rollout_end(self, trainer: Trainer, module: LightningModule, batch: RolloutBatch) -> None:

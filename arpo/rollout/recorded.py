@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 Part = Literal["train", "held_out"]
 HELD_OUT_EVERY = 4
 """Of so many tasks that were recorded, in the order of their first success, the last one is held out."""
-CUT = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
 
 
 @checked
@@ -81,7 +80,7 @@ def _fit(store: TrajectoryStore, successes: Sequence[Trajectory], source: str) -
 
 def _unfit(trajectory: Trajectory, store: TrajectoryStore) -> str:
     """Return the reason why a success cannot be replayed, as the end of a sentence; empty where it can."""
-    if trajectory.outcome in CUT:
+    if trajectory.outcome in (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL):
         return "were cut by a limit before they said that they are done"
     if any(step.patch for step in trajectory.steps):
         return "were corrected by an expert themselves"

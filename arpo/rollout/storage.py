@@ -255,13 +255,11 @@ and, where they were asked for, after it; `weights` are the factors of its polic
 
 @dataclass(frozen=True, slots=True)
 class UpdatedGroup:
-    """The members of a group as the update saw them."""
+    """The trajectories of a group by id, as the update saw them, and the positions of those that were replayed."""
 
     task_id: str
     members: tuple[str, ...]
-    """Ids of its trajectories, in their order."""
     injected: tuple[int, ...] = ()
-    """Positions in `members` that came from the replay buffer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

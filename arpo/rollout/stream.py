@@ -21,7 +21,7 @@ class RequestedGroup:
     """A group that was asked for."""
 
     number: int
-    """Its place among all groups of the run, from 0; with the number of groups an iteration it gives its name."""
+    """Its place among all groups of the run, from 0."""
     request: TaskRequest
 
     def record(self) -> tuple[int, str, int | None, int | None]:
@@ -36,7 +36,7 @@ class AdmittedGroup:
     asked: RequestedGroup
     meter: Meter
     row: Sequence[Trajectory | None] = ()
-    """One trajectory a member, None where an episode was lost; empty while an episode runs."""
+    """One trajectory a member, None where it was lost; empty while an episode runs."""
     ended_as: int | None = None
     began: int | None = None
     """The oldest version that may have answered the first request."""
@@ -55,11 +55,10 @@ class ResumeState:
     iteration: int
     """The next one to be learned from."""
     policy_version: int
-    """Of the policy that learns from it."""
     per_iteration: int
     """Groups that an update learns from."""
     last: int | None = None
-    """The number of iterations of the run; None: not known."""
+    """The number of iterations of the run, if it is known."""
     asked: Sequence[RequestedGroup] = ()
     """Groups that an earlier process asked for and no update has learned from."""
     stored: dict[str, Trajectory] = field(default_factory=dict)
@@ -278,13 +277,12 @@ class CollectedGroups:
 
     groups: list[Group]
     leftovers: list[Group]
-    """Trajectories that the update does not learn from: stale members, and the members of dropped groups."""
+    """Stale members, and the members of dropped groups."""
     too_small: int
     """Groups dropped because the infrastructure lost too many of their episodes."""
     stale: int
     """Groups dropped because too many of their members were stale."""
     stale_episodes: int
-    """Trajectories left out because their oldest step was too many policy versions behind."""
 
 
 def select_groups(

@@ -3,7 +3,7 @@
 import io
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +17,6 @@ from arpo.inference.hf import HfEngine
 from arpo.inference.vllm import VllmEngine
 from arpo.models.tokenization import ChatTokenizer
 from tests.inference.loop import pytest_pyfunc_call, run  # noqa: F401 - which runs tests that are coroutines
-
-T = TypeVar("T")
-Weights = dict[str, torch.Tensor]
 
 
 def screenshot(number, width=140, height=112):

@@ -20,20 +20,12 @@ INSTRUCTIONS = tuple(
 )
 
 
-def picture():
-    """A PNG of 112 x 112 pixels of which every patch says something else."""
-    buffer = io.BytesIO()
-    Image.linear_gradient("L").resize((112, 112)).convert("RGB").save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def questions(chat, max_tokens):
     """One picture, several instructions, each with a seed of its own."""
-    prompt, png = Prompt.compact(), picture()
-    return [
-        GenerateRequest(chat.first_prompt(prompt.messages(text)), (png,), Sampling(1.0, max_tokens, seed))
-        for seed, text in enumerate(INSTRUCTIONS)
-    ]
+    prompt, buffer = Prompt.compact(), io.BytesIO()
+    Image.linear_gradient("L").resize((112, 112)).convert("RGB").save(buffer, "PNG")  # no two patches are alike
+    pngs, ids = (buffer.getvalue(),), [chat.first_prompt(prompt.messages(text)) for text in INSTRUCTIONS]
+    return [GenerateRequest(each, pngs, Sampling(1.0, max_tokens, seed)) for seed, each in enumerate(ids)]
 
 
 def trajectory_of(request, response):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from arpo.errors import EngineError, WeightSyncError
 from arpo.inference import hf
 from arpo.inference.hf import HfEngine
 from arpo.inference.vllm import VllmEngine
@@ -21,16 +20,6 @@ def test_deterministic_means_every_bit_whatever_else_is_in_flight(questions, sta
     at_once = together(*(engine.generate(request) for request in reversed(requests)))
     one_by_one = [together(engine.generate(request))[0] for request in requests]
     assert at_once[::-1] == one_by_one
-
-
-async def test_an_update_without_a_tensor_is_refused_and_the_engine_serves_no_more(questions, trainer, start):
-    engine = start(HfEngine)
-    weights = trainer.changed(1)
-    del weights[next(name for name in weights if name.endswith("visual.blocks.0.attn.proj.weight"))]
-    with pytest.raises(WeightSyncError, match=r"missing from the update: .*visual\.blocks\.0\.attn\.proj\.weight"):
-        await engine.update_weights(weights.items(), 1)
-    with pytest.raises(EngineError, match="dead"):
-        await engine.generate(questions.ask())
 
 
 def test_bfloat16_answers_nearly_the_same(questions, trainer, start):

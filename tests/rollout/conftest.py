@@ -1,7 +1,5 @@
 """The tokenizer of the tiny model, and collectors that are closed whatever a test does."""
 
-from collections.abc import Callable
-
 import pytest
 
 from arpo.agent.prompt import Prompt
@@ -22,7 +20,6 @@ def chat(tiny_model):
 
 
 COMPACT = Prompt.compact()
-MakeCollector = Callable[..., ListedCollector]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -92,6 +93,14 @@ class DirectEnv:
 
     async def evaluate(self) -> float:
         return self._env.evaluate()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(4000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it never came true")
 
 
 @contextmanager

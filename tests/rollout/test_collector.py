@@ -19,7 +19,7 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.inference.scripted import ScriptedEngine
-from tests.rollout.support import TASKS, PickyDesktop, dawdle, interrupted, moody_clicker, red_clicker
+from tests.rollout.support import TASKS, PickyDesktop, dawdle, interrupted, moody_clicker, red_clicker, until
 
 
 def pictures(batch):
@@ -193,8 +193,7 @@ def test_a_context_too_short_for_one_prompt_ends_the_run(make_collector):
 
 
 def until_all_have_ended(collector):
-    while collector.runtime.status().episodes_ended < collector.runtime.status().total:
-        time.sleep(0.01)
+    until(lambda: collector.runtime.status().episodes_ended >= collector.runtime.status().total)
 
 
 def test_a_group_made_by_a_policy_that_is_too_old_is_stale(chat, make_collector):
@@ -331,8 +330,7 @@ class LoyalEngine(ScriptedEngine):
 def test_what_closing_ends_is_no_failure(chat, make_collector, caplog):
     collector = make_collector(engine=LoyalEngine(chat, str), group_size=3, max_policy_lag=1)
     collector.submit(0, TASKS[:1])
-    while collector.runtime.pool.states()["busy"] < 3:
-        time.sleep(0.01)
+    until(lambda: collector.runtime.pool.states()["busy"] == 3)
     time.sleep(0.1)
     collector.close()
     assert "attempt" not in caplog.text

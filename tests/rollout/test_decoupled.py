@@ -28,15 +28,7 @@ from arpo.rollout.stream import RequestedGroup, ResumeState
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.inference.scripted import ScriptedEngine
 from tests.rollout.conftest import COMPACT
-from tests.rollout.support import TASKS, DirectEnv, ListedTasks, moody_clicker, red_clicker
-
-
-def until(condition):
-    for _ in range(4000):
-        if condition():
-            return
-        time.sleep(0.005)
-    raise AssertionError("it never came true")
+from tests.rollout.support import TASKS, DirectEnv, ListedTasks, moody_clicker, red_clicker, until
 
 
 def numbers(batch):
@@ -231,21 +223,9 @@ def test_an_evaluation_and_the_training_that_goes_on_share_the_environments(chat
     assert numbers(collector.take(1, 1))  # and the training is none the worse for it
 
 
-class RollingEngine(ScriptedEngine):
-    """Two replicas, the second one always a version behind the first; whoever lets it answer is answered by it."""
-
-    @property
-    def oldest_version(self):
-        return max(self.policy_version - 1, 0)
-
-    async def generate(self, request):
-        response = await super().generate(request)
-        assert request.least_version <= self.policy_version
-        return replace(response, policy_version=max(self.policy_version - 1, request.least_version, 0))
-
-
 def test_an_evaluation_is_of_the_newest_policy_alone(chat, make_collector):
-    runtime = make_collector(engine=RollingEngine(chat, red_clicker(chat))).runtime
+    engine = RandomEngine(chat, random.Random(0), latency_s=0.0, fault=0.0, deadly=False)
+    runtime = make_collector(engine=engine).runtime
     for version in (1, 2):
         runtime.update_weights([], version)
     result = evaluate_tasks(runtime, TASKS, EvaluationSettings())

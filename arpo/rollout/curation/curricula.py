@@ -84,10 +84,9 @@ class FailureCurriculum(Curriculum):
 
     A task whose episodes all failed in `patience` epochs in a row cools down: in each of the next `cooldown` epochs
     its sampling weight is exp(-f), f being the epochs that it has failed in; that of all others is 1. Then it is tried
-    once more, and if it fails again it is drawn no more: no task goes because it was not drawn. A success at any time
-    brings it back. An epoch has as many tasks as their weights sum up to; where that is none, all begin anew. An epoch
-    of few tasks may end before an update has learned from any of them: then the next one has the same tasks, and
-    nothing cools.
+    once more, and if it fails again it is drawn no more. A success at any time brings it back. An epoch has as many
+    tasks as their weights sum up to; where that is none, all begin anew. An epoch that ends before an update has
+    learned from any of its tasks is followed by one of the same tasks, and nothing cools.
 
     Arguments that are not below are those of `ShuffledTasks`.
 

@@ -49,11 +49,10 @@ class DynamicRolloutNumber:
 class DynamicTrajectoryLength:
     """No more steps than the longest success of the task took (DART, arXiv 2509.23866, section 3.4).
 
-    Without slack a limit never rises again, because no longer episode can succeed. A task without a success keeps
-    its own limit.
+    Without slack a limit never rises again, because no longer episode can succeed.
 
     Args:
-        limit: The run's step limit, where the task has none of its own: what is said here never goes above it.
+        limit: The run's step limit, where the task has none of its own: the most there can be.
         floor: The least limit, so that a success by a lucky first click does not end the task's other ways.
         slack: Steps more than the longest success took.
     """
