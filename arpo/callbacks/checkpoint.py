@@ -222,10 +222,7 @@ class ExportPolicy(L.Callback):
 
 
 def export_policy(policy: Policy, directory: Path, *, card: str = "", writes: bool = True) -> None:
-    """Write a policy, and a card as its `README.md` if there is one, in the place of a directory, whole or not at all.
-
-    Every rank calls it; one writes, and the others help to gather the weights, one tensor at a time.
-    """
+    """Write a policy, with a card as its `README.md`, in the place of a directory; every rank gathers the weights."""
     if not writes:
         for _ in policy.saved_tensors():
             pass

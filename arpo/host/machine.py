@@ -23,7 +23,7 @@ SLOW = (
 
 
 def kvm_trouble(device: Path = Path("/dev/kvm"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return why OSWorld's machines do not run here, or nothing: KVM may open and answer, and a whole system hangs."""
+    """Return the reason why OSWorld's machines do not run here, or "": where KVM opens and answers, they may hang."""
     if not device.exists():
         return f"there is no {device}: enable virtualisation, or pass {device} into this container"
     if not os.access(device, os.R_OK | os.W_OK):

@@ -43,9 +43,8 @@ REAPING_PATIENCE_S = 15.0
 class Session(AbstractContextManager["Session"]):
     """The temporary directory, short enough for Ray's sockets, and the label of the processes of one run.
 
-    While it is open, `ARPO_SESSION`, `ARPO_SESSION_DIR` and `TMPDIR` lead every child to it. A run that was killed
-    cannot close its session: its watchdog does, within seconds, and where that was killed too, the next `start` under
-    the same root.
+    While it is open, `ARPO_SESSION`, `ARPO_SESSION_DIR` and `TMPDIR` lead every child to it. Where a run is killed,
+    its watchdog closes it within seconds, or the next `start` under the same root.
     """
 
     def __init__(self, directory: Path, descriptors: tuple[int, ...], watchdog: "subprocess.Popen[bytes]") -> None:

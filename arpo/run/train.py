@@ -141,8 +141,8 @@ def mention_evaluations(evaluations: Sequence[Evaluation], *, iterations: int, l
 def expand_segments() -> None:
     """Let PyTorch's allocator grow its segments, unless the user has set it up: sequences differ in length.
 
-    The pieces that are left between tensors of other sizes took 8 to 11 GiB of a GPU at 64K tokens (experiments/gpu).
-    It is no variable, which the engines in Ray's actors would inherit.
+    The pieces left between tensors took 8 to 11 GiB of a GPU at 64K tokens (experiments/gpu). It is no variable, which
+    the engines in Ray's actors would inherit.
     """
     if not any(name in os.environ for name in ALLOCATOR):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")

@@ -95,8 +95,7 @@ class WarmStart:
     def ensure(self, path: Path, *, desktops: int | None = None) -> None:
         """Write its policy to a directory, if none is there: the one that comes with the code, or a new one.
 
-        A new one is made in a process of its own, as a person would run it, so that nothing of it stays in memory. So
-        many desktops start there, whatever the experiment says; its folder is the same with more or fewer.
+        A new one is made in a process of its own, so that nothing of it stays in memory, with so many desktops.
         """
         if (path / "config.json").exists():
             return
@@ -148,10 +147,7 @@ def demonstrations_of(*of: str | int | None) -> list[str]:
 
 
 def write_source(cfg: DictConfig, check: Callable[[DictConfig], None]) -> None:
-    """Run the warm start at once, after a check, where a run learns from what it writes: its tasks need that.
-
-    It ends with its policy: where that is not there yet, its recordings may be a part of what they will be.
-    """
+    """Run the warm start at once, after a check, where a run learns from what it writes: its tasks need that."""
     warmstart, source = WarmStart.of(cfg), str(cfg.source)
     if warmstart is None or source != warmstart.demonstrations:
         return
