@@ -127,11 +127,7 @@ class Policy(nn.Module):
         self.images = ImageProcessor(path)
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
         loaded = torch.float32 if lora is None else torch_dtype
-        self.model: Any = (
-            self.family.model_class.from_pretrained(path, dtype=loaded, attn_implementation=attention)
-            if mesh is None
-            else model_without_weights(path, attention)
-        )
+        self.model = self._load(loaded, attention) if mesh is None else model_without_weights(path, attention)
         self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         self._vision = self.family.tower(self.model, self.images.mean, self.images.std)
         self.model.requires_grad_(requires_grad=lora is None)
@@ -192,8 +188,7 @@ class Policy(nn.Module):
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
         offloads = self._offload_activations and torch.is_grad_enabled()
-        offload = save_on_cpu(pin_memory=self.device.type == "cuda") if offloads else nullcontext()
-        with self._format(), offload:
+        with self._format(), self._offload() if offloads else nullcontext():
             hidden = self._hidden_states(batch)
         # The state at one token predicts the next.
         states = hidden.flatten(0, 1).index_select(0, batch.action_places - 1)
@@ -280,6 +275,13 @@ class Policy(nn.Module):
     def _format(self) -> AbstractContextManager[object]:
         """Compute in the format of the computation, where weights are in float32, for a while."""
         return nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
+
+    def _offload(self) -> AbstractContextManager[object]:
+        """Keep what the backward pass needs in the host's memory, for a while."""
+        return save_on_cpu(pin_memory=self.device.type == "cuda")
+
+    def _load(self, dtype: torch.dtype, attention: str) -> Any:
+        return self.family.model_class.from_pretrained(self.path, dtype=dtype, attn_implementation=attention)
 
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too

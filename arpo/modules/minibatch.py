@@ -118,9 +118,8 @@ def samples_of(
             parts = tokenize(trajectory, chat)
             lengths = [sum(tokens.step_lengths) for tokens in parts]
             for tokens, length, start in zip(parts, lengths, accumulate(lengths[:-1], initial=0), strict=True):
-                place = {"group": number, "member": member, "start": start}
-                replayed, nothing = member in group.injected, torch.zeros(length)
-                sample = Sample(tokens, trajectory.screenshots, nothing, replayed=replayed, **place)
+                sample = Sample(tokens, trajectory.screenshots, torch.zeros(length), replayed=member in group.injected)
+                sample = replace(sample, group=number, member=member, start=start)
                 samples.append(sample if credits is None else sample.credited(credits[number][member]))
         found.append(samples)
     return found

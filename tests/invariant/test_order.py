@@ -63,7 +63,8 @@ def test_a_group_in_which_all_failed_pulls_at_nothing(make_module, make_group, g
     fit(module, groups[:1])  # attaches a trainer
     (members,) = samples(module, make_group(0.0, 0.0, 0.0, first=11))
     assert [sample.teaches for sample in members] == [False, False, False]
-    output = module._forward(members)
+    screenshots = {key: png for sample in members for key, png in sample.screenshots.items()}
+    output = module.action_logprobs([sample.tokens for sample in members], screenshots)
     before = output.logprobs.detach()
     advantages = torch.zeros_like(before)
     (minibatch,) = module.plan([members], 0)
