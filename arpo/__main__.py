@@ -126,13 +126,9 @@ def compute(word: str, overrides: Sequence[str]) -> int:
     from arpo.run.entry import quiet
 
     quiet()  # before the libraries are imported that read it then
-    if word == "plan":
-        from arpo.apps.plan.command import main as plan
-
-        return plan(overrides)
-    from arpo.apps.rehearsal.rehearse import main as rehearse
-
-    return rehearse(overrides)
+    program = "arpo.apps.plan.command" if word == "plan" else "arpo.apps.rehearsal.rehearse"
+    status: int = import_module(program).main(overrides)
+    return status
 
 
 if __name__ == "__main__":

@@ -11,17 +11,11 @@ from pydantic_core import ErrorDetails
 from arpo.errors import ConfigError
 
 AtLeastOne = Annotated[int, Field(ge=1)]
-"""A whole number from 1 on."""
 NotNegativeInt = Annotated[int, Field(ge=0)]
-"""A whole number from 0 on."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""A finite number above 0."""
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A finite number from 0 on."""
 Share = Annotated[float, Field(ge=0, le=1)]
-"""A number in [0, 1]."""
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
-"""A number in (0, 1]."""
 Threshold = Annotated[float, Field(ge=0, lt=1)]
 """A bound of rewards, which are in [0, 1]: some reward can be above it."""
 
@@ -36,12 +30,9 @@ _BROKEN = {
 
 
 def checked(target: Target) -> Target:
-    """Check the arguments of a function, or of a class's constructor, before its body runs.
+    """Check the arguments of a function, or of a class's constructor, before its body runs: a `ConfigError` names one.
 
     Only annotations that hold a bound or a `Literal` are checked; values are passed on unchanged.
-
-    Raises:
-        ConfigError: By the call, with the name, the bound and the value.
     """
     function: Callable[..., Any] = vars(target)["__init__"] if isinstance(target, type) else target
     signature = inspect.signature(function)

@@ -36,12 +36,7 @@ class TaskFormatError(ArpoError, ValueError):
 
 
 class CountedError(ArpoError):
-    """The base of errors that the metrics count by kind; the message is quoted, because most have words of a guest,
-    a page or a model in them.
-
-    Attributes:
-        kind: The failure in one word.
-    """
+    """The base of errors that the metrics count by kind, a word; the message, often a guest's words, is quoted."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(quoted(message))
@@ -58,11 +53,8 @@ class ActionParseError(CountedError, ValueError):
 class BlamedError(CountedError):
     """A failure that the policy can cause: its task reward is 0; `arpo.envs.guest.blame` has the rule.
 
-    Never tried again: a policy that fails would learn to escape its zeros.
-
-    Attributes:
-        kind: Counted as `env/blamed_<kind>`: `destroyed`, `result` (what is judged cannot be read) or `excess` (to
-            read it takes more time or memory than a cell has).
+    Never tried again: a policy that fails would learn to escape its zeros. It is counted as `env/blamed_<kind>`:
+    `destroyed`, `result` (what is judged cannot be read) or `excess` (that takes more time or memory than a cell has).
     """
 
 
@@ -83,9 +75,8 @@ class RolloutError(ArpoError):
 class EnvError(CountedError, RolloutError):
     """A failure of an environment in reset, step, evaluate or screenshot.
 
-    Attributes:
-        kind: Counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`, `screenshot`, `guest` (a
-            container, or the server in it, does not answer as it should).
+    Counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`, `screenshot`, `guest` (a container,
+    or the server in it, does not answer as it should).
     """
 
 
@@ -107,11 +98,7 @@ class CheckpointError(ArpoError):
 
 @contextmanager
 def env_boundary(kind: str, what: str) -> Iterator[None]:
-    """Turn any exception of a third-party desktop into an `EnvError`, once, at the boundary.
-
-    Raises:
-        EnvError: With the original exception as its cause; an `EnvError` passes through unchanged.
-    """
+    """Turn any exception of a third-party desktop into an `EnvError`, once; an error of ours passes unchanged."""
     try:
         yield
     except ArpoError:
@@ -133,12 +120,8 @@ def quoted(text: object, *, most: int = LONGEST, keep: str = "") -> str:
     r"""Return a text as one line that controls no terminal; quoting it again changes nothing.
 
     A character that ends a line, moves a cursor, turns the direction of writing or shows nothing becomes its escape,
-    such as `\n`, `\x1b` or `\u202e`. Where the line is longer than `most` characters, its middle is left out.
-
-    Args:
-        text: Anything; `str` is called on it.
-        most: Characters that the line may have.
-        keep: Characters that stay as they are.
+    such as `\n`, `\x1b` or `\u202e`, unless it is one to keep. Where the line is longer than `most` characters, its
+    middle is left out.
     """
     whole = str(text)
     if len(whole) > 2 * most:

@@ -146,12 +146,7 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any], load: Callable[[str], Trajectory]) -> None:
-        """Restore the buffer that returned the state; a smaller capacity keeps the newest.
-
-        Args:
-            state: Of `state_dict`.
-            load: Reads a trajectory by its id, from the trajectory store.
-        """
+        """Restore the buffer that returned the state, each trajectory by its id; a smaller one keeps the newest."""
         self._entries = {
             key: deque((self._read(id, key, load) for id in ids), maxlen=self.capacity_per_task)
             for key, ids in state["entries"].items()

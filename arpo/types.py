@@ -54,7 +54,6 @@ class Outcome(StrEnum):
     TERMINATED = auto()
     """The environment ended the episode."""
     PARSE_ERROR = auto()
-    """A response was not an action."""
     MAX_STEPS = auto()
     """Truncated: the step limit was reached."""
     CONTEXT_FULL = auto()
@@ -80,7 +79,6 @@ class Step:
     policy_version: int
     """The number of updates the weights that sampled this response had seen."""
     response: str
-    """The response as text, for people."""
     action: str = ""
     """The parsed action in screen pixels, rendered; empty when the response did not parse."""
     parse_error: str = ""

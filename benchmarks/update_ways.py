@@ -25,12 +25,10 @@ from arpo.apps.plan.update import attach, count, simulate
 from arpo.methods.grpo import GRPO
 from arpo.models.checkpoint import model_without_weights
 from arpo.models.collate import TokenBatch
-from arpo.models.logprobs import pack_left
 from arpo.models.lora import add_lora
-from arpo.models.policy import ActionLogprobs, LoraSettings, Policy, checkpoint_blocks
+from arpo.models.policy import ActionLogprobs, LoraSettings, Policy, checkpoint_blocks, pack_left
 from arpo.models.vision.patches import normalized_films
-from arpo.modules.grpo import GRPOModule
-from arpo.modules.metrics import UpdateWork
+from arpo.modules.grpo import GRPOModule, UpdateWork
 from arpo.modules.minibatch import Minibatch, Sample
 from arpo.modules.offload import OffloadedAdamW
 
@@ -262,9 +260,10 @@ def updates(
         finish(device)
         start = clock()
         # What transformers' forward gets is the pictures themselves.
-        pictures = module._pictures([minibatch]) if setting.way != "plain" else nullcontext()
+        screenshots = {key: png for sample in minibatch.samples for key, png in sample.screenshots.items()}
+        pictures = module._pictures(screenshots) if setting.way != "plain" else nullcontext()
         with attention(setting.kernel), pictures, watched if watches and number == 0 else nullcontext():
-            module.update(UpdateWork([minibatch]), minibatch, None)
+            module.update(UpdateWork([minibatch], screenshots), minibatch, None)
         finish(device)
         seconds.append(clock() - start)
     held = largest(watched) if watches else None

@@ -128,12 +128,11 @@ class LossMetrics:
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """The losses of the tokens of a micro-batch and what to log about them."""
+    """The losses of the tokens of a micro-batch, with gradient, and what to log about them."""
 
     losses: Float[Tensor, "batch actions"]
-    """Carries the gradient; a `MinibatchAverage` makes one number of them."""
     metrics: LossMetrics | None = None
-    """Of the clipped ratio, detached; adds up over micro-batches. None where a loss has none."""
+    """Of the clipped ratio, detached; None where a loss has none."""
     measured: Mapping[str, Float[Tensor, "batch actions"]] = field(default_factory=dict)
     """Detached numbers of each token by name, whose means are logged as `train/<name>`."""
 
@@ -156,8 +155,8 @@ def policy_loss(
     With a dual clip c, the min of a negative advantage is bounded below by c A (arXiv 1912.09729).
 
     Args:
-        logprobs: Of the sampled tokens under the policy that is being updated; the only input with a gradient.
-        old_logprobs: The same before the first minibatch.
+        logprobs: Under the policy that is being updated; the only input with a gradient.
+        old_logprobs: Before the first minibatch.
         advantages: Of each token.
         mask: True on action tokens.
         clip: The ratios that still count.
@@ -273,13 +272,7 @@ class Correction:
         sampler_logprobs: Float[Tensor, "batch actions"],
         mask: Bool[Tensor, "batch actions"],
     ) -> CorrectionWeights:
-        """Return the weight of every token.
-
-        Args:
-            old_logprobs: The trainer's, before the update.
-            sampler_logprobs: The engine's, at generation.
-            mask: True on action tokens.
-        """
+        """Return the weight of every token, from what trainer and engine said of it before the update."""
         log_ratio = torch.where(mask, old_logprobs - sampler_logprobs, 0.0)
         if self.level == "sequence":
             log_ratio = log_ratio.sum(dim=1, keepdim=True).expand_as(mask)
@@ -330,9 +323,8 @@ def kl_divergence(
 ) -> Float[Tensor, "batch actions"]:
     """Estimate KL(π ‖ π_ref) at every token that π sampled (Schulman, "Approximating KL divergence", 2020).
 
-    With d = log π - log π_ref:
-
-    Their gradient goes on however far the policy is from the reference, as in verl 0.9.1; k3 alone is bounded.
+    Its gradient goes on however far the policy is from the reference, as in verl 0.9.1; k3 alone is bounded. With
+    d = log π - log π_ref:
 
     * `k1`: d. Unbiased, of high variance, negative on half of the tokens. As a loss its expected gradient is
       zero; it belongs into a reward or a metric.
@@ -359,27 +351,16 @@ def kl_divergence(
 
 
 def step_entropies(entropies: Float[Tensor, " actions"], lengths: Sequence[int]) -> Float[Tensor, " steps"]:
-    """Return H of every step of a sequence: the mean entropy of its tokens (DART, arXiv 2509.23866).
-
-    Args:
-        entropies: Of every sampled token in nats, step after step.
-        lengths: Sampled tokens of each step; a step without any has entropy 0.
-    """
+    """Return H of every step of a sequence: the mean entropy of its tokens, 0 without any (DART, arXiv 2509.23866)."""
     return torch.stack([step.sum() / max(1, len(step)) for step in torch.split(entropies, list(lengths))])
 
 
 def entropy_threshold(entropies: Float[Tensor, " steps"], *, keep_fraction: float) -> Float64[Tensor, ""]:
     """Return the entropy that a step must reach to be trained: the (1 - keep_fraction) quantile of a group's steps.
 
-    The quantile is interpolated linearly, as `torch` and `numpy` do it. DART keeps 0.8 (arXiv 2509.23866:
-    the 20th percentile of the group), and multiplies the whole term of a step, divergence included, by
-    1[H ≥ threshold].
-
-    It is computed in double precision: where it falls on a step, rounding must not lift it above that very step.
-
-    Args:
-        entropies: Of every step of every trajectory of the group; at least one.
-        keep_fraction: Share of steps to keep, in (0, 1].
+    DART keeps 0.8 (arXiv 2509.23866: the 20th percentile of the group), and multiplies the whole term of a step,
+    divergence included, by 1[H ≥ threshold]. The quantile is interpolated linearly, in double precision: where it
+    falls on a step, rounding must not lift it above that very step.
     """
     share_left_out = round(1 - keep_fraction, 12)  # 1 - 0.7 is a little more than 0.3
     return torch.quantile(entropies.double(), share_left_out)

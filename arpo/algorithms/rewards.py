@@ -63,13 +63,8 @@ def generalized_advantages(
     """Return A_t = δ_t + γ λ A_{t+1} with δ_t = r_t + γ V_{t+1} - V_t (GAE, arXiv 1506.02438, equation 16).
 
     The value after the end is 0: every trajectory ends with its verdict, also one that the step limit cut, where other
-    implementations go on with the critic's value of the state that was reached.
-
-    Args:
-        rewards: r of each step or token.
-        values: V before each of them, from the critic.
-        discount: γ.
-        gae_lambda: λ. At 1 the advantage is the return less the value, at 0 it looks one step ahead.
+    implementations go on with the critic's value of the state that was reached. Values are those before each step or
+    token. At λ = 1 the advantage is the return less the value, at 0 it looks one step ahead.
     """
     following = torch.cat([values[1:], values.new_zeros(1)])
     return discounted_returns(rewards + discount * following - values, discount=discount * gae_lambda)
@@ -78,8 +73,7 @@ def generalized_advantages(
 def explained_variance(values: Float[Tensor, " n"], returns: Float[Tensor, " n"]) -> float | None:
     """Return 1 - Var(R - V) / Var(R): 1 where a critic predicts every return, 0 where it predicts their mean alone.
 
-    It is negative where the critic is worse than that, and None where all returns are equal. `values` are V, the
-    critic's predictions, and `returns` R, its targets.
+    It is negative where the critic is worse than that, and None where all returns are equal.
     """
     if bool((returns == returns[0]).all()):
         return None
@@ -135,12 +129,9 @@ def group_advantages(
     A group whose rewards are all equal says nothing about the policy: its advantages are exactly 0, not rounding
     noise divided by ε. A group of one is such a group.
 
-    Args:
-        rewards: One reward a trajectory.
-        estimator: Which of the formulas above.
-        std: σ of `grpo`: `population` divides by G (the paper), `sample` by G - 1 (the official code). Of `step_grpo`
-            likewise, with the steps of the group for G: `population` is DART's paper, `sample` its code.
-        steps: Number of steps of each trajectory; `step_grpo` alone reads it, and cannot do without.
+    Of σ, `population` divides by G (the paper), `sample` by G - 1 (the official code); of `step_grpo` likewise, with
+    the steps of the group for G: `population` is DART's paper, `sample` its code. It alone reads the number of steps
+    of each trajectory, and cannot do without.
     """
     if len(rewards) == 0:
         raise ValueError("a group without trajectories has no advantages; drop the group before this point")

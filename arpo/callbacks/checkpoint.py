@@ -34,15 +34,10 @@ SUFFIX = ".ckpt"
 class IterationCheckpoint(Checkpoint):
     """Checkpoints `iteration_<n>.ckpt`: after the first iteration, every n, at the end, and before a stop.
 
-    The first one comes early, so that a run that is killed within its first n iterations has something to resume from.
+    With shards each is a folder (`arpo.modules.strategy`), otherwise a file. Of them, `keep` of the newest stay.
 
     It is not Lightning's `ModelCheckpoint`, which leaves an iteration out whose groups all failed, because no
     optimizer step was taken, and names a checkpoint anew when a damaged one of the same iteration is in its way.
-
-    Args:
-        directory: Where they go; with shards each is a folder (`arpo.modules.strategy`), otherwise a file.
-        every_n_iterations: How often.
-        keep: How many of the newest stay.
     """
 
     def __init__(self, directory: str | Path, *, every_n_iterations: AtLeastOne, keep: AtLeastOne) -> None:
@@ -81,9 +76,7 @@ class IterationCheckpoint(Checkpoint):
 class GracefulStop(L.Callback):
     """The end of training after the running iteration when a person or a scheduler asks for it.
 
-    The checkpoint of that iteration is written by `IterationCheckpoint`, and the run continues with `resume=auto`. A
-    second signal, but for a second SIGHUP, raises `SystemExit`, so that everything that was started is ended before
-    the process exits.
+    A second signal, but for a second SIGHUP, raises `SystemExit`, so that everything that was started is ended.
 
     Attributes:
         received: The first signal, or None; the entry point turns it into the exit code.
@@ -144,12 +137,7 @@ def remove(checkpoint: Path) -> None:
 
 
 def load_policy(policy: Policy, checkpoint: Path) -> None:
-    """Load what a checkpoint holds of a policy that has been built as it was for the run.
-
-    Args:
-        policy: On one process, with its weights whole.
-        checkpoint: A file, or a folder of shards.
-    """
+    """Load what a checkpoint, a file or a folder of shards, holds of a policy that was built as it was for the run."""
     own, names = policy.state_dict(), trained_names(policy)
     if checkpoint.is_dir():
         trained = {f"policy.{name}": own[name] for name in names}
@@ -175,11 +163,7 @@ def iteration_of(checkpoint: Path) -> int:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoint files that are whole: written beside their final name, on the disk, then renamed.
-
-    Whenever the process dies, a file with the final name is complete. What a killed writer left is removed by
-    `newest_checkpoint` of the next start.
-    """
+    """Checkpoint files that are whole whenever the process dies: written beside their final name, then renamed."""
 
     @override
     def save_checkpoint(
@@ -214,10 +198,7 @@ def is_valid(path: Path) -> bool:
 
 
 def newest_checkpoint(directory: str | Path) -> Path | None:
-    """Return the newest valid checkpoint of a directory, or None; removes what a killed writer left.
-
-    Names end in the iteration with leading zeros, so the newest is the last by name.
-    """
+    """Return the newest valid checkpoint of a directory, or None; removes what a killed writer left."""
     directory = Path(directory)
     for partial in directory.glob(f"*{SUFFIX}{PARTIAL}"):
         remove(partial)
@@ -229,10 +210,7 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
 
 
 class ExportPolicy(L.Callback):
-    """A callback that writes the trained policy after the last iteration, whole or not at all, for engines.
-
-    It does so before the last checkpoint: a run that has that one has its policy too; one that was stopped has none.
-    """
+    """A callback that writes the trained policy for engines, after the last iteration and before its checkpoint."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -244,15 +222,9 @@ class ExportPolicy(L.Callback):
 
 
 def export_policy(policy: Policy, directory: Path, *, card: str = "", writes: bool = True) -> None:
-    """Write `policy` to `directory` through a folder beside it, so that half of it is never seen.
+    """Write a policy, and a card as its `README.md` if there is one, in the place of a directory, whole or not at all.
 
     Every rank calls it; one writes, and the others help to gather the weights, one tensor at a time.
-
-    Args:
-        policy: What is written.
-        directory: Where; what was there before is replaced.
-        card: Its `README.md`; none where it is empty.
-        writes: Whether this rank writes.
     """
     if not writes:
         for _ in policy.saved_tensors():

@@ -18,7 +18,7 @@ from arpo.methods.method import Method, TokenTerms
 from arpo.modules.grpo import GRPOModule
 from arpo.replay import ReplayBuffer
 from arpo.rollout.hooks import broadcast
-from arpo.types import Group, RolloutBatch, Task, Trajectory
+from arpo.types import Group, RolloutBatch, Task
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Entropulse(BufferCallback):
 
     Args:
         buffer: Holds the successes of the run.
-        method: That of the run, which must do without a critic.
+        method: That of the run.
         share: Of the first iterations' entropy, below which the phase begins.
         window: Iterations over which entropies are averaged, the first of the run and the last.
         iterations: Length of the phase.
@@ -89,7 +89,10 @@ class Entropulse(BufferCallback):
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
-        imitated = [] if self._usual is None else list(map(self._alone, self.buffer.one_of_each()))
+        imitated = []
+        for success in () if self._usual is None else self.buffer.one_of_each():
+            task = Task(success.task_id, success.instruction, success.domain)
+            imitated.append(Group(task, (self.load_screenshots(success),), injected=(0,)))
         self.buffer.admit_all([*batch.groups, *batch.leftovers])
         if imitated:
             log.info("the entropy has fallen: this update imitates a success of each of %d tasks", len(imitated))
@@ -129,11 +132,6 @@ class Entropulse(BufferCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._entropies, self._taken = list(state_dict["entropies"]), state_dict["taken"]
-
-    def _alone(self, trajectory: Trajectory) -> Group:
-        """Return a group of one replayed success."""
-        task = Task(trajectory.task_id, trajectory.instruction, trajectory.domain)
-        return Group(task, (self.load_screenshots(trajectory),), injected=(0,))
 
 
 def _learner(module: L.LightningModule) -> GRPOModule:

@@ -38,8 +38,7 @@ class OutcomeJudge(RolloutCallback):
     Args:
         prompt: The question, whose screenshot stands for all that are shown.
         episodes: Of each batch, drawn at random; all where there are fewer.
-        screenshots: The last ones of an episode that are shown; fewer where the engine takes fewer, or where the
-            context has no room for them and an answer.
+        screenshots: The last ones of an episode that are shown, or as many as the engine and the context take.
         max_tokens: Of an answer.
     """
 
@@ -85,8 +84,10 @@ class OutcomeJudge(RolloutCallback):
             shown.append((trajectory.last_screenshot, shown[-1][1]))
         # An engine takes as many images as a response of the run may see.
         shown = shown[-min(self.screenshots, settings.image_window or settings.max_steps) :]
+        *before, last = self.prompt.messages(trajectory.instruction)  # the one screenshot of the last stands for all
         while True:
-            ids = chat.first_prompt(self._messages(trajectory.instruction, len(shown)))
+            content = [*last["content"][:-1], *[{"type": "image"}] * len(shown)]
+            ids = chat.first_prompt([*before, last | {"content": content}])
             length = chat.context_length(ids, [size for _, size in shown]) + self.max_tokens
             if length <= settings.max_context or len(shown) == 1:
                 break
@@ -94,18 +95,9 @@ class OutcomeJudge(RolloutCallback):
         images = tuple(trajectory.screenshots[key] for key, _ in shown)
         return GenerateRequest(ids, images, Sampling(0.0, self.max_tokens), f"judge/{trajectory.id}")
 
-    def _messages(self, instruction: str, images: int) -> list[dict[str, object]]:
-        """Return the messages of the prompt with so many screenshots in the place of its one."""
-        *before, last = self.prompt.messages(instruction)
-        return [*before, last | {"content": [*last["content"][:-1], *[{"type": "image"}] * images]}]
-
 
 def verdict_of(answer: str) -> bool | None:
-    """Return the verdict of the last status of an answer; None where there is none.
-
-    >>> verdict_of("Status: failure? No. Status: SUCCESS"), verdict_of("status: **failure**"), verdict_of("success")
-    (True, False, None)
-    """
+    """Return the verdict of the last status of an answer; None where there is none."""
     found = VERDICT.findall(answer)
     return found[-1].lower() == "success" if found else None
 
@@ -113,9 +105,8 @@ def verdict_of(answer: str) -> bool | None:
 def agreement(said: Sequence[bool | None], graded: Sequence[bool]) -> dict[str, float]:
     """Return the agreement of a judge's verdicts with those of graders, by metric; one without episodes is left out.
 
-    `judge/answered` is the share of episodes with a verdict, and the others are of those alone: `judge/agreement` the
-    share in which both say the same, `judge/precision` the share of real successes among those that it sees,
-    `judge/recall` the share of real successes that it sees.
+    `judge/answered` is the share of episodes with a verdict. Of those, `judge/agreement` is the share in which both
+    say the same; precision and recall are of real successes.
     """
     pairs = [(mine, real) for mine, real in zip(said, graded, strict=True) if mine is not None]
     shares = {

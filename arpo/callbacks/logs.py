@@ -35,21 +35,17 @@ from arpo.host.files import write_atomically
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.rollout.storage import forget_updates, write_update
-from arpo.types import Group, Outcome, RolloutBatch, Step, Trajectory
+from arpo.types import Group, Outcome, RolloutBatch, Trajectory
 
 log = logging.getLogger(__name__)
 
 PROJECT = Path(__file__).resolve().parents[2]
 TRUNCATED = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
 MAX_RESPONSE = 2000
-"""Characters of a response that the text of an episode shows."""
 
 
 class IterationAxis(L.Callback):
-    """The iteration as the x axis of every curve: what was measured up to the n-th update stands at n.
-
-    Lightning's own axis counts optimizer steps, of which an iteration has several, or none when it teaches nothing.
-    """
+    """The iteration, and not Lightning's optimizer step, as the x axis of every curve: the n-th update stands at n."""
 
     @override
     def on_train_batch_end(
@@ -60,10 +56,7 @@ class IterationAxis(L.Callback):
 
 
 class RolloutMetrics(RolloutCallback):
-    """Log of `rollout/…`, `group/…` and everything that the collector measured.
-
-    It stands before replay injection in the list of callbacks, so that its numbers are of what the policy did.
-    """
+    """Log of `rollout/…`, `group/…` and what the collector measured; it stands before replay, to be of the policy."""
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
@@ -77,11 +70,8 @@ def batch_metrics(
 ) -> dict[str, float]:
     """Return the metrics of collected groups by name; shares are in [0, 1], and every outcome has its share.
 
-    Args:
-        groups: At least one, each with at least one trajectory.
-        success_threshold: A trajectory with a greater task reward is a success.
-        rewards: Gives what the trajectories of a group have earned in the update, which `group/degenerate` (the
-            share of groups in which all earned the same) and `group/reward_std` are of.
+    `rewards` gives what the trajectories of a group have earned in the update, of which `group/degenerate` (the share
+    of groups in which all earned the same) and `group/reward_std` are.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     outcomes = Counter(trajectory.outcome for trajectory in trajectories)
@@ -114,10 +104,7 @@ def batch_metrics(
 class TrajectoryLog(RolloutCallback):
     """Log of a success, a failure and a replayed trajectory every n iterations, as text, and of the update's numbers.
 
-    It stands after replay injection in the list of callbacks: what it shows is what the update learns from.
-
-    Args:
-        every_n_iterations: How often; the first iteration is always shown.
+    It stands after replay injection in the list of callbacks; the first iteration is always shown.
     """
 
     def __init__(self, *, every_n_iterations: AtLeastOne = 10) -> None:
@@ -195,16 +182,14 @@ def as_markdown(trajectory: Trajectory, *, replayed: bool = False) -> str:
         f"{trajectory.outcome.value} after {steps} step{'s' * (steps != 1)}; {origin}, "
         f"policy version {trajectory.policy_version}, `{trajectory.id}`, {trajectory.duration_s:.1f} s",
     ]
-    lines += [_step_text(number, step) for number, step in enumerate(trajectory.steps, start=1)]
+    for number, step in enumerate(trajectory.steps, start=1):
+        result = f"parse error: **{step.parse_error}**" if step.parse_error else f"`` {step.action or 'no action'} ``"
+        instead = "; an expert's answer took its place" if step.patch else ""
+        lines.append(f"**{number}** {result}, {len(step.response_ids)} tokens{instead}")
+        response = step.response if len(step.response) <= MAX_RESPONSE else step.response[:MAX_RESPONSE] + " …"
+        # a block: it may hold any sign
+        lines.append("\n".join(f"    {line}" for line in response.strip().splitlines()))
     return "\n\n".join(lines).encode(errors="replace").decode()  # half a surrogate pair cannot be written
-
-
-def _step_text(number: int, step: Step) -> str:
-    result = f"parse error: **{step.parse_error}**" if step.parse_error else f"`` {step.action or 'no action'} ``"
-    response = step.response if len(step.response) <= MAX_RESPONSE else step.response[:MAX_RESPONSE] + " …"
-    quoted = "\n".join(f"    {line}" for line in response.strip().splitlines())  # a block: it may hold any sign
-    instead = "; an expert's answer took its place" if step.patch else ""
-    return f"**{number}** {result}, {len(step.response_ids)} tokens{instead}\n\n{quoted}"
 
 
 @checked
@@ -244,11 +229,7 @@ class UpdateLog(L.Callback):
 
 
 class RunRecord(L.Callback):
-    """Record `run.json`: one entry for each time the run was started, and how that ended.
-
-    Args:
-        directory: The folder of the run.
-    """
+    """Record `run.json` in the folder of a run: one entry for each time it was started, and how that ended."""
 
     def __init__(self, directory: str | Path) -> None:
         self.path = Path(directory) / "run.json"

@@ -36,11 +36,7 @@ MOST_AVERAGED = 5
 
 
 class LineCallback(L.Callback):
-    """A callback that shows a line until the run ends, however it ends.
-
-    Args:
-        console: The terminal, standard error by default; if it is no terminal, lines go to the log.
-    """
+    """A callback that shows a line until the run ends: on a terminal, standard error by default, or in the log."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -66,12 +62,7 @@ class LineCallback(L.Callback):
 
 
 class Progress(LineCallback, RolloutCallback):
-    """The progress line of a training, and the card that sums the run up at its end.
-
-    The line shows iteration, episodes, success, replay, speed and time to go.
-
-    It stands after evaluation in the list of callbacks, so that an iteration's line comes when all of it is known.
-    """
+    """The progress line of a training, and the card at its end; in the list of callbacks it follows evaluation."""
 
     _earlier = 0
     """Iterations of the checkpoint that the run goes on from."""
@@ -87,7 +78,6 @@ class Progress(LineCallback, RolloutCallback):
         self.begun = self._started
         """The begin of the running iteration, or, after its update, of what follows."""
         self.successes: deque[float] = deque(maxlen=WINDOW)
-        """Success rates of the last iterations."""
         self.durations: deque[float] = deque(maxlen=WINDOW)
         """Seconds of the last iterations, evaluations left out."""
         self.replayed = 0
@@ -291,12 +281,7 @@ def format_duration(seconds: float) -> str:
 
 
 def places(run: Path, *, begins: bool = False) -> list[tuple[str, str]]:
-    """Return pairs of something to see of a run, and its folder or the command that shows it.
-
-    Args:
-        run: Its folder.
-        begins: Whether it is about to play episodes, which can be followed.
-    """
+    """Return pairs of something to see of a run, and its folder or the command that shows it, live at its begin."""
     shown = [("results", str(run)), ("curves", shlex.join(["tensorboard", "--logdir", str(run)]))]
     if begins or (run / "trajectories").exists():
         view = ["python", "-m", "arpo", "view", str(run), *["--serve"] * begins]
@@ -307,13 +292,7 @@ def places(run: Path, *, begins: bool = False) -> list[tuple[str, str]]:
 
 
 def changes(evaluations: Path | None) -> Iterator[tuple[str, str]]:
-    """Yield success in the first evaluation and in the last one, for each list of tasks.
-
-    The 95 % interval is Student's over the tasks that both have; it knows nothing of other seeds of the run.
-
-    Args:
-        evaluations: The folder of `iteration_<n>.json`; None where nothing is evaluated.
-    """
+    """Yield success in the first evaluation of a folder and in the last, by list, with Student's interval of tasks."""
     found = [] if evaluations is None else sorted(evaluations.glob("iteration_*.json"))
     if not found:
         return
@@ -350,13 +329,7 @@ def card_rows(
 ) -> list[tuple[str, str]]:
     """Return the card at the end of a run as pairs of a name and a text, from the run's metrics.jsonl.
 
-    Args:
-        run: Its folder.
-        evaluations: That of its evaluations; None where nothing is evaluated.
-        earlier: Iterations of the checkpoint that it went on from, whose time is not counted.
-        wall_s: Seconds since it was started.
-        start_s: Seconds until engine and environments had started.
-        evaluation_s: Seconds of its evaluations.
+    Iterations up to the checkpoint that it went on from are `earlier`, whose time is not counted.
     """
     lines = [json.loads(line) for line in whole_lines(run / "metrics.jsonl")]
     rows = [(f"success, {name}", change) for name, change in changes(evaluations)]

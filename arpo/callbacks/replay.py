@@ -55,8 +55,7 @@ class BufferCallback(RolloutCallback):
 class ReplayInjection(BufferCallback):
     """The callback that puts one past success into every group that failed as a whole, then remembers new successes.
 
-    The buffer holds successes of earlier iterations when it injects, so a trajectory is never its own replay. Without
-    this callback the run is GRPO.
+    A trajectory is never its own replay. Without this callback the run is GRPO.
 
     Args:
         buffer: Holds the successes.
@@ -86,7 +85,13 @@ class ReplayInjection(BufferCallback):
         batch.groups = [self._inject(group) for group in collected]
         if self.remembers:
             self.buffer.admit_all([*collected, *batch.leftovers])
-        module.log_dict(self._metrics(batch), on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
+        replayed = [group.trajectories[position] for group in batch.groups for position in group.injected]
+        metrics = {f"replay/{name}": value for name, value in self.buffer.metrics(batch.policy_version).items()}
+        metrics["replay/injected"] = float(len(replayed))
+        if replayed:
+            ages = [batch.policy_version - trajectory.policy_version for trajectory in replayed]
+            metrics["replay/injected_age"] = sum(ages) / len(ages)
+        module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
     def _inject(self, group: Group) -> Group:
         injected = self.buffer.inject(group)
@@ -96,12 +101,3 @@ class ReplayInjection(BufferCallback):
         for position in injected.injected:
             trajectories[position] = self.load_screenshots(trajectories[position])
         return replace(injected, trajectories=tuple(trajectories))
-
-    def _metrics(self, batch: RolloutBatch) -> dict[str, float]:
-        replayed = [group.trajectories[position] for group in batch.groups for position in group.injected]
-        ages = [batch.policy_version - trajectory.policy_version for trajectory in replayed]
-        metrics = {f"replay/{name}": value for name, value in self.buffer.metrics(batch.policy_version).items()}
-        metrics["replay/injected"] = float(len(replayed))
-        if ages:
-            metrics["replay/injected_age"] = sum(ages) / len(ages)
-        return metrics

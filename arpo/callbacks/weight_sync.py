@@ -94,11 +94,7 @@ class WeightSync(L.Callback):
             self._check(float(gap), PolicyModule.of(pl_module).policy.dtype)
 
     def _check(self, gap: float, dtype: torch.dtype) -> None:
-        """Stop the run if the engine is farther from the trainer than it was.
-
-        Raises:
-            WeightSyncError: If the gap is above the bound or not a number.
-        """
+        """Stop the run if the engine is farther from the trainer than it was."""
         if self._first_gap is None:
             self._first_gap = gap
         bound = self.tolerance or min(GROWTH * max(self._first_gap, LEAST_GAPS[dtype]), LARGEST_GAPS[dtype])

@@ -15,7 +15,7 @@ from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
-from arpo.host.heartbeat import Heartbeat
+from arpo.host.log_lines import Heartbeat
 from arpo.host.threads import BackgroundLoop
 from arpo.models.family import family_named
 from arpo.rollout.episode import outcome_of
@@ -25,15 +25,10 @@ from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_
 log = logging.getLogger(__name__)
 
 
-def _log_retry(state: tenacity.RetryCallState) -> None:
-    assert state.outcome is not None
-    log.warning("demonstrating again, because the environment failed: %s", state.outcome.exception())
-
-
 _elsewhere = tenacity.retry(
     retry=tenacity.retry_if_exception_type((EnvError, DesktopDestroyedError)),
     stop=tenacity.stop_after_attempt(3),
-    before_sleep=_log_retry,
+    before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
     reraise=True,
 )
 """Plays an episode that an environment fails again, on another environment: the pool takes the failed one out."""
@@ -46,8 +41,7 @@ class DemonstrationCollector:
 
     Args:
         pool: Environments that can solve themselves; not started.
-        demonstrator: How tasks are solved.
-        max_steps: Step limit of a demonstration.
+        demonstrator: How tasks are solved, in `max_steps` steps at most.
         family: Name of the family of the model, whose way to name points it is: `model_type` in its `config.json`.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
         success_threshold: A demonstration is a success when its task reward lies above it.
@@ -76,15 +70,8 @@ class DemonstrationCollector:
 
         They are text without token ids: a tokenizer can be made from them before there is one. The task reward is 1
         for a success, and 0 for a failure. A task whose scripted solution takes more than `max_steps` steps, or
-        whose screenshots cannot be used, yields an empty list. Closing the generator ends what still runs.
-
-        Args:
-            tasks: What to demonstrate.
-            per_task: Demonstrations a task.
-            first: The first task that is played; those before it were played by an earlier call.
-
-        Raises:
-            EnvError: If environments failed every attempt at an episode.
+        whose screenshots cannot be used, yields an empty list. Tasks before the `first` were played by an earlier
+        call. Closing the generator ends what still runs.
         """
         total = (len(tasks) - first) * per_task
         log.info("collecting %d demonstrations of %d tasks", total, len(tasks) - first)
@@ -95,7 +82,7 @@ class DemonstrationCollector:
             with Heartbeat(lambda: f"{self._done} of {total} demonstrations are collected"):
                 played = loop.run(self._begin(tasks, per_task, first))
                 for task in played:
-                    yield loop.run(_result(task))
+                    yield loop.run(asyncio.wait_for(task, None))
         finally:
             loop.run(self._end(played))
             loop.close()
@@ -120,22 +107,17 @@ class DemonstrationCollector:
         """Return the demonstrations of a task, none where its desktop keeps showing what is no screenshot."""
         async with turns:
             try:
-                return await self._of_task(place, task, per_task)
+                # A demonstrator that never errs finds out how long the solution is by demonstrating it.
+                length = await self._solution_length(task) if self.demonstrator.errs else 0
+                if length > self.max_steps:
+                    return []
+                numbers = range(per_task)
+                made = await asyncio.gather(*(self._demonstrate(place, task, number, length) for number in numbers))
             except EnvError as error:
                 if error.kind != "screenshot":
                     raise
                 log.warning("task %s cannot be demonstrated: %s", task.id, error)
                 return []
-
-    async def _of_task(self, place: int, task: Task, per_task: int) -> list[Trajectory]:
-        # A demonstrator that never errs finds out how long the solution is by demonstrating it.
-        length = await self._solution_length(task) if self.demonstrator.errs else 0
-        if length > self.max_steps:
-            return []
-        episodes = (
-            self._demonstrate(f"demonstration-0/{place}/{number}", task, number, length) for number in range(per_task)
-        )
-        made = await asyncio.gather(*episodes)
         self._done += per_task
         whole = self.demonstrator.errs or all(each.outcome is not Outcome.MAX_STEPS for each in made)
         return made if whole else []
@@ -154,7 +136,7 @@ class DemonstrationCollector:
         return self.max_steps + 1
 
     @_elsewhere
-    async def _demonstrate(self, identity: str, task: Task, number: int, length: int) -> Trajectory:
+    async def _demonstrate(self, place: int, task: Task, number: int, length: int) -> Trajectory:
         rng = random.Random(derive_seed(self.seed, "demonstration", task.id, number))
         steps: list[Step] = []
         screenshots: dict[str, bytes] = {}
@@ -166,24 +148,17 @@ class DemonstrationCollector:
                 frame = self._frame(observation)
                 said = frame.to_model(await self._next_action(env, task, length, rng))
                 done = frame.to_screen(said)
-                steps.append(_step(observation, GRAMMARS[self.grammar].answer(said), done))
-                screenshots[steps[-1].screenshot] = observation.screenshot
+                key, size = screenshot_key(observation.screenshot), (observation.width, observation.height)
+                response = GRAMMARS[self.grammar].answer(said)
+                steps.append(Step(key, *size, (), (), (), 0, response, action=done.describe()))
+                screenshots[key] = observation.screenshot
                 result = await env.step(done)
                 outcome = outcome_of(done, result)
                 observation = result.observation
             success = await env.evaluate() > self.success_threshold
-        return Trajectory(
-            id=identity,
-            task_id=task.id,
-            domain=task.domain,
-            instruction=instruction,
-            seed=0,
-            steps=tuple(steps),
-            outcome=outcome or Outcome.MAX_STEPS,
-            task_reward=float(success),
-            format_reward=0.0,
-            screenshots=screenshots,
-        )
+        identity = (f"demonstration-0/{place}/{number}", task.id, task.domain, instruction, 0)
+        ended, reward = outcome or Outcome.MAX_STEPS, float(success)
+        return Trajectory(*identity, tuple(steps), ended, reward, format_reward=0.0, screenshots=screenshots)
 
     async def _next_action(self, env: LeasedEnv, task: Task, length: int, rng: random.Random) -> Action:
         right = await env.next_solution()
@@ -200,24 +175,6 @@ class DemonstrationCollector:
             observation.height, observation.width, factor=family.resize_factor, min_pixels=least, max_pixels=most
         )
         return family.frame((observation.width, observation.height), (width, height))
-
-
-async def _result(task: asyncio.Task[list[Trajectory]]) -> list[Trajectory]:
-    return await task
-
-
-def _step(observation: Observation, said: str, done: Action) -> Step:
-    return Step(
-        screenshot=screenshot_key(observation.screenshot),
-        width=observation.width,
-        height=observation.height,
-        prompt_ids=(),
-        response_ids=(),
-        sampler_logprobs=(),
-        policy_version=0,
-        response=said,
-        action=done.describe(),
-    )
 
 
 def _habit_key(action: Action) -> str:

@@ -26,7 +26,7 @@ from arpo.datamodules.examples import Batches
 from arpo.errors import ConfigError, first_of
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.curation.retokenize import retokenize
+from arpo.rollout.curation.experience import retokenize
 from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Step, Task, Trajectory
@@ -52,8 +52,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         make_model: Called with texts of the demonstrations when `model` does not exist yet: writes it.
         model: Directory of the checkpoint that is trained.
         per_task: Demonstrations a task.
-        steps: Optimizer steps of the run.
-        batch_size: Demonstrations a step.
+        steps: Optimizer steps of the run, of `batch_size` demonstrations each.
         arrival: The share of the steps during which more and more of the demonstrations are used, task by task in
             random order; 0 uses all of them from the beginning.
         image_window: Screenshots that the policy will see at once; None: all. With a window, each step is a sequence.
@@ -97,15 +96,9 @@ class DemonstrationDataModule(L.LightningDataModule):
     @override
     def setup(self, stage: str) -> None:
         # One process collects, keeps and writes; the others read what it has kept.
-        waits = self.trainer is not None and self.trainer.world_size > 1
-        if self.trainer is not None and waits and self.trainer.global_rank > 0:
+        rank = self.trainer.global_rank if self.trainer is not None and self.trainer.world_size > 1 else None
+        if self.trainer is not None and rank:
             self.trainer.strategy.barrier("demonstrations")
-        self._set_up()
-        if self.trainer is not None and waits and self.trainer.global_rank == 0:
-            self.trainer.strategy.barrier("demonstrations")
-
-    def _set_up(self) -> None:
-        """Read or collect the demonstrations, and write the model if there is none."""
         self._demonstrations = self._kept_or_collected()
         if not self._demonstrations:
             raise ConfigError(
@@ -118,6 +111,8 @@ class DemonstrationDataModule(L.LightningDataModule):
                 self.make_model(partial, corpus=corpus(known, self.prompt, most, self.collector.seed))
         self._chat = ChatTokenizer(self.model)
         self._chat.check_pictures(self.collector.family, least, most)
+        if self.trainer is not None and rank == 0:
+            self.trainer.strategy.barrier("demonstrations")
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
@@ -131,9 +126,8 @@ class DemonstrationDataModule(L.LightningDataModule):
             known = self._demonstrations[: self._known(step)]
             drawn = rng.sample(known, min(self.batch_size, len(known)))
             if self.click_jitter:
-                spread = self._spread
-                jittered = [with_click_jitter(each, grammar, spread(each.steps[0]), rng) for each in drawn]
-                yield list(map(self._retokenize, jittered))
+                moved = [with_click_jitter(each, grammar, self._spread(each.steps[0]), rng) for each in drawn]
+                yield list(map(self._retokenize, moved))
                 continue
             retokenized |= {each.id: self._retokenize(each) for each in drawn if each.id not in retokenized}
             yield [retokenized[each.id] for each in drawn]
@@ -179,7 +173,7 @@ class DemonstrationDataModule(L.LightningDataModule):
                 for demonstration in each:
                     made.append(replace(demonstration, sampling=fingerprint))
                     self.store.write(made[-1])
-        places = {_place(demonstration) for demonstration in self.store.read("demonstration", 0)}
+        places = set(map(_place, self.store.read("demonstration", 0)))
         left_out = [task.id for place, task in enumerate(self.tasks) if place not in places]
         if left_out:
             log.warning(
@@ -197,16 +191,15 @@ class DemonstrationDataModule(L.LightningDataModule):
     def _kept(self) -> list[Trajectory]:
         """Return the demonstrations of all tasks that an earlier run has played, without screenshots."""
         kept, fingerprint = self.store.read("demonstration", 0), self._fingerprint()
-        if any(demonstration.sampling != fingerprint for demonstration in kept):
+        if any(each.sampling != fingerprint for each in kept):
             log.info("%s holds demonstrations of other tasks or settings: collecting new ones", self.store.root)
             return []
         count = Counter(map(_place, kept))
-        return [demonstration for demonstration in kept if count[_place(demonstration)] == self.per_task]
+        return [each for each in kept if count[_place(each)] == self.per_task]
 
     def _fingerprint(self) -> str:
         """Return a digest of what the demonstrations depend on."""
-        tasks = [(task.id, dict(task.config)) for task in self.tasks]
-        how = self.collector
+        tasks, how = [(task.id, dict(task.config)) for task in self.tasks], self.collector
         sizes = (self.per_task, how.max_steps, how.family, *how.image_limits)
         limits = (how.grammar, *sizes, how.success_threshold, how.seed)
         return hashlib.sha256(repr((tasks, how.demonstrator, limits)).encode()).hexdigest()
@@ -235,24 +228,19 @@ def with_click_jitter(
 
     A script clicks the very middle of a target. To a small policy a coordinate is a token without neighbours, and each
     of a hundred tokens has to be learned from the few targets that lie there. Once clicks are spread around a target,
-    coordinates that are near each other mean nearly the same.
-
-    Args:
-        demonstration: Text, of which no token was sampled.
-        grammar: Of its responses.
-        spread: Standard deviations of the move, across and down, in the units in which the model names points.
-        rng: Draws the moves.
+    coordinates that are near each other mean nearly the same. The spread is the standard deviation of the move, across
+    and down, in the units in which the model names points.
     """
-    return replace(demonstration, steps=tuple(_moved(step, grammar, spread, rng) for step in demonstration.steps))
-
-
-def _moved(step: Step, grammar: ActionGrammar, spread: tuple[float, float], rng: random.Random) -> Step:
-    response = grammar.parse(step.response)
-    (action,) = response.actions
-    if not isinstance(action, Click) or (action.button, action.count) != ("left", 1):
-        return step
 
     def jitter(x: float, y: float) -> tuple[float, float]:
         return max(0, round(rng.gauss(x, spread[0]))), max(0, round(rng.gauss(y, spread[1])))
 
-    return replace(step, response=grammar.render(action.moved(jitter), response.thought))
+    steps: list[Step] = []
+    for step in demonstration.steps:
+        response = grammar.parse(step.response)
+        (action,) = response.actions
+        text = step.response
+        if isinstance(action, Click) and (action.button, action.count) == ("left", 1):
+            text = grammar.render(action.moved(jitter), response.thought)
+        steps.append(replace(step, response=text))
+    return replace(demonstration, steps=tuple(steps))

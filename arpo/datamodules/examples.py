@@ -8,6 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
+from typing import TypeVar
 
 from torch.utils.data import IterableDataset
 from typing_extensions import override
@@ -19,6 +20,8 @@ from arpo.types import Trajectory
 
 log = logging.getLogger(__name__)
 
+Batch = TypeVar("Batch")
+
 PLAYED = ("train", "demonstration")
 """The parts of a store that are learned from. Evaluations are not: they play held-out tasks."""
 
@@ -26,7 +29,7 @@ Example = tuple[Trajectory, ...]
 Judge = Callable[[Trajectory], bool]
 """Says whether a trajectory is a success."""
 Make = Callable[[Sequence[Trajectory], Judge, int], list[Example]]
-"""Makes examples of trajectories from a judge of successes and a seed."""
+"""Makes examples of trajectories, by a judge and a seed."""
 
 
 def read_examples(
@@ -102,9 +105,8 @@ def every_episode(trajectories: Sequence[Trajectory], _succeeds: Judge, _seed: i
 def pairs(trajectories: Sequence[Trajectory], succeeds: Judge, seed: int) -> list[Example]:
     """Return pairs of a success and a failure of the same task, no trajectory in more than one.
 
-    Of each task, successes and failures are shuffled and paired in that order, so the pairs are a function of the
-    trajectories and the seed. The more numerous kind has some left over, and a task of one kind gives no pair; how
-    many stay without a partner is logged.
+    Of each task, successes and failures are shuffled and paired in that order. The more numerous kind has some left
+    over, and a task of one kind gives no pair; how many stay without a partner is logged.
     """
     sides: dict[str, tuple[list[Trajectory], list[Trajectory]]] = defaultdict(lambda: ([], []))
     for trajectory in trajectories:
@@ -121,15 +123,14 @@ def pairs(trajectories: Sequence[Trajectory], succeeds: Judge, seed: int) -> lis
     return made
 
 
-class Batches(IterableDataset[list[Trajectory]]):
+class Batches(IterableDataset[Batch]):
     """A known number of batches, for a `DataLoader` that passes them on as they are.
 
-    Args:
-        make: Begins an iteration over them.
-        count: Their number. Lightning would fetch one ahead if it did not know it.
+    `__len__` is not decoration: without it Lightning fetches one batch ahead, which would roll out the next iteration
+    before the update of this one, and every rollout would be one policy version old.
     """
 
-    def __init__(self, make: Callable[[], Iterator[list[Trajectory]]], count: int) -> None:
+    def __init__(self, make: Callable[[], Iterator[Batch]], count: int) -> None:
         self._make = make
         self._count = count
 
@@ -137,5 +138,5 @@ class Batches(IterableDataset[list[Trajectory]]):
         return self._count
 
     @override
-    def __iter__(self) -> Iterator[list[Trajectory]]:
+    def __iter__(self) -> Iterator[Batch]:
         return self._make()

@@ -6,14 +6,15 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from arpo.datamodules.examples import Batches
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import on_rank_zero, start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.rollout.sampler import TaskRequest, TaskSampler
+from arpo.rollout.sampler import ShuffledTasks, TaskRequest
 from arpo.rollout.stream import RequestedGroup, ResumeState, RolloutCollector
 from arpo.types import RolloutBatch
 
@@ -23,20 +24,17 @@ log = logging.getLogger(__name__)
 class RolloutDataModule(L.LightningDataModule):
     """Source of one rollout batch an epoch: an epoch of the trainer is one iteration, a rollout and its update.
 
-    Args:
-        collector: Collects the episodes; its runtime is started with the fit, and closed after it.
-        sampler: Says what to roll out next.
-
+    The runtime of the collector is started with the fit, and closed after it. The sampler says what to roll out next.
     With the collector's `max_policy_lag` 0, an iteration is rolled out after the update before it (ARPO). With k,
     rollouts go on through updates, evaluations and checkpoints, up to k iterations ahead (DART).
     """
 
-    def __init__(self, collector: RolloutCollector, sampler: TaskSampler) -> None:
+    def __init__(self, collector: RolloutCollector, sampler: ShuffledTasks) -> None:
         super().__init__()
         self.collector = collector
         self.sampler = sampler
         self._pending: list[RequestedGroup] = []
-        """What was asked for before this process began."""
+        """Asked for before this process began."""
         self._begun = False
 
     @property
@@ -55,12 +53,15 @@ class RolloutDataModule(L.LightningDataModule):
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
-        return DataLoader(RolloutDataset(self), batch_size=None)
+        return DataLoader(Batches(self._batches, 1), batch_size=None)
 
     @override
     def teardown(self, stage: str) -> None:
         self._begun = False
         self.collector.close()
+
+    def _batches(self) -> Iterator[RolloutBatch]:
+        yield self.next_batch()
 
     def next_batch(self) -> RolloutBatch:
         """Collect the batch of the trainer's current iteration; on other ranks than 0, an empty one."""
@@ -107,20 +108,3 @@ class RolloutDataModule(L.LightningDataModule):
             RequestedGroup(number, TaskRequest(tasks[task_id], group_size, max_steps))
             for number, task_id, group_size, max_steps in state_dict["pending"]
         ]
-
-
-class RolloutDataset(IterableDataset[RolloutBatch]):
-    """One rollout batch, collected when it is asked for.
-
-    `__len__` is not decoration: without it Lightning fetches one batch ahead, which would roll out the next iteration
-    before the update of this one, and every rollout would be one policy version old.
-    """
-
-    def __init__(self, datamodule: RolloutDataModule) -> None:
-        self._datamodule = datamodule
-
-    def __iter__(self) -> Iterator[RolloutBatch]:
-        yield self._datamodule.next_batch()
-
-    def __len__(self) -> int:
-        return 1

@@ -1,13 +1,12 @@
 """Offline data: the stored episodes of a run, as batches of examples."""
 
 import hashlib
-import itertools
 import logging
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from arpo.bounds import AtLeastOne, checked
 from arpo.datamodules.examples import Batches, Example, Make, read_examples
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
-from arpo.rollout.curation.retokenize import RetokenizationError, retokenize_for
+from arpo.rollout.curation.experience import RetokenizationError, retokenize_for
 from arpo.rollout.hooks import start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import derive_seed
@@ -123,11 +122,11 @@ class TrajectoryDataModule(L.LightningDataModule):
 
     def read(self, least: int = 1) -> list[Example]:
         """Return the examples that the episodes make, of which `least` must differ."""
-        threshold = self.runtime.settings.success_threshold
+        succeeds = partial(is_worth_replaying, threshold=self.runtime.settings.success_threshold)
         return read_examples(
             self.store,
             self.make_examples,
-            partial(is_worth_replaying, threshold=threshold),
+            succeeds,
             first=self.first,
             outcomes=self.outcomes,
             seed=self.seed,
@@ -144,21 +143,16 @@ class TrajectoryDataModule(L.LightningDataModule):
                 kept.append(retokenize_for(self.runtime, episode, self.store))
             except RetokenizationError as error:
                 left_out[str(error)] += 1
-        for reason, count in left_out.items():
-            log.warning("%d episodes %s: left out", count, reason)
+        for reason, number in left_out.items():
+            log.warning("%d episodes %s: left out", number, reason)
         return kept
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers that the batches depend on."""
         iterations = None if self.trainer is None else self.trainer.max_epochs
-        return {
-            "examples": self._digest,
-            "steps": self.steps,
-            "iterations": iterations,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-        }
+        numbers = {"steps": self.steps, "iterations": iterations, "batch_size": self.batch_size, "seed": self.seed}
+        return {"examples": self._digest} | numbers
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -179,7 +173,7 @@ def passes(examples: int, size: int, seed: int) -> Iterator[list[int]]:
     batch does not have yet; for the rest, the order of a pass is drawn from the seed and its number.
     """
     batch: list[int] = []
-    for number in itertools.count():
+    for number in count():
         order = random.Random(derive_seed(seed, "pass", number)).sample(range(examples), examples)
         first = [place for place in order if place not in batch][: size - len(batch)]
         for place in (*first, *(place for place in order if place not in first)):

@@ -1,8 +1,6 @@
-"""JSON held to the types that it must have: a guest or a browser may answer anything.
+"""JSON held to the types that it must have, all else skipped: a guest or a browser may answer anything."""
 
-Fields that were not asked for are skipped while they are read, and take no memory.
-"""
-
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -11,6 +9,7 @@ import msgspec
 from arpo.errors import EnvError
 
 _T = TypeVar("_T")
+_decoder: Callable[[Any], "msgspec.json.Decoder[Any]"] = cache(msgspec.json.Decoder)
 
 
 def decoded(content: bytes | msgspec.Raw, kind: type[_T], what: str, *, fault: str = "guest") -> _T:
@@ -20,12 +19,7 @@ def decoded(content: bytes | msgspec.Raw, kind: type[_T], what: str, *, fault: s
         EnvError: Of kind `fault`, if it is no JSON, or of another type, or nested too deeply.
     """
     try:
-        return cast(_T, _decoder(cast(Any, kind)).decode(content))
+        return cast(_T, _decoder(kind).decode(content))
     except (ValueError, RecursionError) as error:  # what a decoder raises, bytes that are no text included
         said = bytes(content)[:100]
         raise EnvError(fault, f"{what} was answered with {said!r}, which does not fit: {error}") from error
-
-
-@cache
-def _decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
-    return msgspec.json.Decoder(kind)

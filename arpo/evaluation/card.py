@@ -28,44 +28,31 @@ processor = AutoProcessor.from_pretrained("FOLDER")
 
 
 def model_card(run: Path, iteration: int | None) -> str:
-    """Return the text of the card.
-
-    Args:
-        run: The folder of the run, with `config.yaml` and, where they were written, `run.json` and `eval/`.
-        iteration: The iteration of the policy; None where it is not known, and then no evaluation is of it.
-    """
+    """Return the card of the policy of an iteration by the files of its run; None is not known, nor its success."""
     config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     of_iterations = "an unknown iteration" if iteration is None else f"iteration {iteration}"
+    tasks = (config.get("tasks") or {}).get("train")
+    model, warmstart = config.get("model") or {}, config.get("warmstart")
+    path = model.get("path") or (model.get("policy") or {}).get("path") or "not recorded"
+    base = f"Base: `{path}`" + (f", which the warm start `{warmstart}` wrote." if warmstart else ".")
+    if (seed := config.get("seed")) is not None:
+        base += f" Seed {seed}; the run was to have {config.get('iterations')} iterations."
     parts = [
         HEADER,
         f"# {' '.join(run.resolve().parts[-2:])}, {of_iterations}",
         "A policy that uses a computer: it sees screenshots, and answers each with a thought and an action. It was "
         "trained by reinforcement learning with ARPO (arXiv 2505.16282).",
-        _base(config),
+        base,
         made_by(run),
         "## Success",
         _success(run, config, iteration),
         "## Training tasks",
-        _tasks(config),
+        f"```yaml\n{yaml.safe_dump(tasks, sort_keys=False)}```" if tasks else "Not recorded.",
         "## Use",
         USE,
         "vLLM serves the folder as it is.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _base(config: Mapping[str, Any]) -> str:
-    model = config.get("model") or {}
-    path = model.get("path") or (model.get("policy") or {}).get("path") or "not recorded"
-    warmstart = config.get("warmstart")
-    base = f"Base: `{path}`" + (f", which the warm start `{warmstart}` wrote." if warmstart else ".")
-    seed, budget = config.get("seed"), config.get("iterations")
-    return base if seed is None else f"{base} Seed {seed}; the run was to have {budget} iterations."
-
-
-def _tasks(config: Mapping[str, Any]) -> str:
-    tasks = (config.get("tasks") or {}).get("train")
-    return f"```yaml\n{yaml.safe_dump(tasks, sort_keys=False)}```" if tasks else "Not recorded."
 
 
 def _success(run: Path, config: Mapping[str, Any], iteration: int | None) -> str:
@@ -81,16 +68,11 @@ def _success(run: Path, config: Mapping[str, Any], iteration: int | None) -> str
         raise ConfigError(
             f"{path} is broken, or {first}: delete it, or the card would show what was not measured"
         ) from error
-    return "\n\n".join([_protocol(config), *tables])
-
-
-def _protocol(config: Mapping[str, Any]) -> str:
     settings = config.get("evaluation") or {}
     names = ("rollouts_per_task", "temperature", "protocol", "seed")
     listed = ", ".join(f"`{name}={settings[name]}`" for name in names if name in settings)
-    return (
-        f"Evaluated with {listed or 'settings that were not recorded'}. Intervals are Wilson's, 95 %, over episodes."
-    )
+    protocol = f"Evaluated with {listed or 'settings that were not recorded'}."
+    return "\n\n".join([f"{protocol} Intervals are Wilson's, 95 %, over episodes.", *tables])
 
 
 def _table(name: str, result: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:

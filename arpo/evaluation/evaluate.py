@@ -20,15 +20,7 @@ def evaluate_tasks(
     iteration: int = 0,
     name: str = "val",
 ) -> EvaluationResult:
-    """Evaluate the engine's policy on tasks; blocks. The episodes go to split `eval` of the store.
-
-    Args:
-        runtime: Started.
-        tasks: Each is tried as often as the settings have it.
-        settings: Of the episodes.
-        iteration: Part of the trajectories' ids, as the name is.
-        name: Of the list of tasks.
-    """
+    """Evaluate the engine's policy on a list of tasks; blocks. The episodes go to split `eval` of the store."""
     # Lists go by domain. In their order all environments would load one page at once, and then the next.
     mixed = random.Random(0).sample(tasks, len(tasks))
     rows, meter = _play(runtime, mixed, settings, iteration=iteration, name=name, finished={})
@@ -42,10 +34,7 @@ def evaluate_tasks(
 def roll_out(
     runtime: RolloutRuntime, tasks: Sequence[Task], settings: EvaluationSettings, *, name: str
 ) -> list[list[Trajectory | None]]:
-    """Return the episodes of each task, None for one that was lost; blocks. Arguments as of `evaluate_tasks`.
-
-    Episodes that an interrupted call with the same arguments has left in the store are taken from there.
-    """
+    """Return the episodes of each task, None for one that was lost; blocks. Those that are in the store are taken."""
     finished = {trajectory.id: trajectory for trajectory in runtime.store.read("eval", 0)}
     return _play(runtime, tasks, settings, iteration=0, name=name, finished=finished)[0]
 

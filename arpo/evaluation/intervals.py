@@ -89,10 +89,7 @@ def welch_interval(reference: Sequence[float], other: Sequence[float]) -> Interv
 
 
 def difference(reference: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    """Return the other values minus those of the reference, by seed: paired where they share seeds.
-
-    None where one has no values.
-    """
+    """Return the other values minus those of the reference, paired where they share seeds; None if one has none."""
     if not reference or not other:
         return None
     seeds = tuple(sorted(reference.keys() & other.keys()))

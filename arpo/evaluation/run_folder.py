@@ -23,11 +23,9 @@ class RunFolder:
     metrics: tuple[Record, ...]
     """The lines of metrics.jsonl, each a `step` and numbers; one that is not finite is None."""
     starts: tuple[Record, ...]
-    """The entries of run.json."""
     evaluations: Mapping[int, Record]
     """The results of each evaluation by task list, by iteration."""
     results: Record
-    """Those of `evaluate.py`, by task list."""
     broken: tuple[str, ...]
     """A sentence for each file, or line of one, that is not what it should be."""
 

@@ -14,10 +14,7 @@ from arpo.types import Task, Trajectory
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the unbiased estimate that any of `k` trials succeeds, from `c` successes in `n`: 1 - C(n-c,k)/C(n,k).
-
-    arXiv 2107.03374, Eq. 1.
-    """
+    """Return the unbiased estimate that any of `k` trials succeeds: 1 - C(n-c,k)/C(n,k) (arXiv 2107.03374, Eq. 1)."""
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
@@ -35,7 +32,6 @@ class Score:
     steps: float
     """Mean over episodes."""
     outcomes: dict[str, int]
-    """Episodes by outcome."""
 
     @property
     def success_rate(self) -> float:
@@ -44,10 +40,7 @@ class Score:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the success rate, episodes taken as independent.
-
-        Unlike the normal interval it stays inside [0, 1] and has a width where all succeed or fail.
-        """
+        """95 % Wilson interval of the success rate, episodes taken as independent; it stays inside [0, 1]."""
         found = binomtest(self.successes, self.episodes).proportion_ci(method="wilson")
         return float(found.low), float(found.high)
 
@@ -120,15 +113,7 @@ def evaluate(
     success_threshold: float,
     lost: int,
 ) -> EvaluationResult:
-    """Score trajectories by task and by domain.
-
-    Args:
-        trajectories: Of these tasks, in any order.
-        tasks: In the order that tables shall have.
-        name: Of the list of tasks, for logs and files.
-        success_threshold: A trajectory is a success when its task reward lies above it.
-        lost: Episodes that the infrastructure lost, for the record.
-    """
+    """Score trajectories by task and by domain, in the order of the tasks; a success lies above the threshold."""
     if not trajectories:
         raise ValueError(f"there is no episode to evaluate {name} by")
     by_task: dict[str, list[Trajectory]] = {task.id: [] for task in tasks}

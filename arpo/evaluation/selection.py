@@ -12,7 +12,7 @@ from arpo.errors import ConfigError
 from arpo.evaluation.evaluate import roll_out
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.types import Task, Trajectory
+from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,6 @@ class SelectionRule:
 
     min_successes: NotNegativeInt = 1
     max_successes: int | None = None
-    """None: however many."""
     infeasible: Literal["keep", "drop"] = "drop"
     """`keep` judges infeasible tasks like all others: then solving one is to give up on it."""
     max_lost_share: Threshold = 0.25
@@ -127,18 +126,7 @@ def select_tasks(
     *,
     name: str,
 ) -> Selection:
-    """Try every task so many times and judge it; blocks.
-
-    Episodes that the runtime's store holds from an interrupted call with the same arguments are not run again;
-    lost ones are.
-
-    Args:
-        runtime: Started.
-        tasks: All of the list.
-        rule: The tasks to keep.
-        settings: Of each attempt; the paper makes 16 at a task.
-        name: Of the list; part of the trajectories' ids.
-    """
+    """Try every task of a list so many times, in the paper 16, and judge it; blocks. Stored episodes are taken."""
     if not tasks:
         raise ConfigError("there is no task to choose from: the list is empty")
     rule.check_attempts(settings.rollouts_per_task)
@@ -149,15 +137,11 @@ def select_tasks(
         batch = tried[first : first + at_once]
         rows = roll_out(runtime, batch, settings, name=f"{name}-{first}")
         for task, row in zip(batch, rows, strict=True):
-            found[task.id] = _count(task, row, runtime.settings.success_threshold)
+            ended = [trajectory for trajectory in row if trajectory is not None]
+            successes = sum(is_success(each, threshold=runtime.settings.success_threshold) for each in ended)
+            found[task.id] = Attempts(task, successes, len(ended), len(row) - len(ended))
         log.info("%d of %d tasks are tried", first + len(batch), len(tried))
     return Selection(tuple(found.values()), rule)
-
-
-def _count(task: Task, row: Sequence[Trajectory | None], threshold: float) -> Attempts:
-    ended = [trajectory for trajectory in row if trajectory is not None]
-    successes = sum(is_success(trajectory, threshold=threshold) for trajectory in ended)
-    return Attempts(task, successes, len(ended), len(row) - len(ended))
 
 
 def listed_only(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
@@ -170,21 +154,14 @@ def listed_only(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
 
 
 def chosen_config(groups: Mapping[str, Any], name: str, kept: Sequence[Task]) -> dict[str, Any]:
-    """Return a group of `conf/tasks` with one list cut down to the tasks that were kept.
+    """Return a group of `conf/tasks`, as plain values, with one list cut down to the tasks that were kept.
 
-    Names by domain, as of OSWorld's tasks, or a file with them, become names by domain; any other loader is wrapped
-    in `listed_only`.
-
-    Args:
-        groups: The group that was chosen from, as plain values, interpolations unresolved.
-        name: Of the list.
-        kept: Its tasks that stay.
+    Names by domain, or a file with them, become names by domain; any other loader is wrapped in `listed_only`.
     """
     loader = groups[name]
     if "ids" in loader and isinstance(loader["ids"], Mapping | str):
-        by_domain = {
-            domain: [task.id for task in kept if task.domain == domain] for domain in (t.domain for t in kept)
-        }
+        domains = dict.fromkeys(task.domain for task in kept)
+        by_domain = {domain: [task.id for task in kept if task.domain == domain] for domain in domains}
         return {**groups, name: {**loader, "ids": by_domain}}
     ids = [task.id for task in kept]
     return {**groups, name: {"_target_": f"{listed_only.__module__}.listed_only", "tasks": loader, "ids": ids}}

@@ -12,7 +12,6 @@ class EvaluationSettings:
     """The way in which tasks are tried when a policy is judged."""
 
     rollouts_per_task: AtLeastOne = 1
-    """Episodes of each task."""
     temperature: NotNegative = 0.6
     """Sampling temperature; 0 is greedy."""
     protocol: EpisodeProtocol = "hard"

@@ -15,7 +15,6 @@ class Scratch:
 
     size_mb: int
     user: int = 0
-    """User and group id of its owner."""
     options: str = ""
     """More options of the mount, each behind a comma, such as `,mode=0750,gid=901`."""
 
@@ -38,7 +37,6 @@ class ContainerSpec:
     scratch: Mapping[str, Scratch] = field(default_factory=dict)
     """Directories in memory, by path; with any of them, the rest of the file system is read-only."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    """Settings of its own part of the kernel."""
     devices: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
     """`host path:guest path:ro`."""

@@ -44,7 +44,6 @@ class Container:
     """A running container."""
 
     def __init__(self, handle: Any) -> None:
-        """Take over a container that runs; only `Containers.start` does."""
         self._handle = handle
         self._paused = False
         self._look()
@@ -124,10 +123,7 @@ class Container:
 
 
 class Containers:
-    """Starter of containers on the engine that `connect` finds.
-
-    The first one of a process removes what dead processes of this machine left behind.
-    """
+    """Starter of containers on the engine that `connect` finds; the first of a process removes what dead ones left."""
 
     _lock = threading.Lock()
     reaped = False
@@ -159,7 +155,16 @@ class Containers:
         try:
             with env_boundary("guest", f"starting a container of {spec.image}"):
                 cores = int(self._client.info()["NCPU"])  # the engine starts nothing that may use more
-                return self._start(replace(spec, cpus=min(spec.cpus, cores)))
+                session = os.environ.get(LABEL_VARIABLE, "")
+                labels = {SESSION_LABEL: session, OWNER_LABEL: process_tag(), HOST_LABEL: host_name()}
+                options = engine_options(replace(spec, cpus=min(spec.cpus, cores)))
+                handle = self._client.containers.create(spec.image, labels=labels, **options)
+                try:
+                    handle.start()
+                    return Container(handle)
+                except BaseException:
+                    self.remove(handle)
+                    raise
         except EnvError as error:
             if isinstance(error.__cause__, ImageNotFound):
                 raise ConfigError(f"there is no image {spec.image} here; docker/build_image.sh makes ours") from error
@@ -178,17 +183,6 @@ class Containers:
             except ImageNotFound:
                 repository, _, tag = name.rpartition(":")
                 self._client.api.import_image_from_data(bytes(1024), repository=repository, tag=tag)
-
-    def _start(self, spec: ContainerSpec) -> Container:
-        session = os.environ.get(LABEL_VARIABLE, "")
-        labels = {SESSION_LABEL: session, OWNER_LABEL: process_tag(), HOST_LABEL: host_name()}
-        handle = self._client.containers.create(spec.image, labels=labels, **engine_options(spec))
-        try:
-            handle.start()
-            return Container(handle)
-        except BaseException:
-            self.remove(handle)
-            raise
 
     def remove(self, container: Container) -> None:
         """Remove a container now, or, where the engine does not do it, after a later start; never raises."""
@@ -222,7 +216,6 @@ class EngineFacts:
 
     summary: str
     directory: Path
-    """Where it keeps its data."""
     labels: Mapping[str, str] | None
     """Those of the image that was asked for; None where the engine does not have it."""
 

@@ -26,24 +26,16 @@ ISSUED = re.compile(r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|xox[a-z]-|AKIA|eyJ)[A-
 """Tokens that are known by how they begin: of Hugging Face, OpenAI, GitHub, Slack, AWS, and any JSON web token."""
 HIDDEN = "(hidden)"
 CONNECT_S = 3.0
-"""How long a cluster may take to accept a connection."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def recorded(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that can change a run, sorted; values that are secrets are hidden.
-
-    >>> recorded({"OMP_NUM_THREADS": "1", "HOME": "/home/me", "HF_TOKEN": "hf_123"})
-    {'HF_TOKEN': '(hidden)', 'OMP_NUM_THREADS': '1'}
-    """
+    """Return the variables that can change a run, sorted; values that are secrets are hidden."""
     return {name: _shown(name, environ[name]) for name in sorted(environ) if NAMES.fullmatch(name)}
 
 
 def _shown(name: str, value: str) -> str:
-    """Return a value without its secrets: a token, or all before the last `@`, but for the scheme.
-
-    A password may hold any letter, and an address of a proxy needs no scheme.
-    """
+    """Return a value without its secrets: a token, or all before the last `@`, but for the scheme of an address."""
     if SECRET.search(name) or ASSIGNED.search(value) or ISSUED.search(value):
         return HIDDEN
     before, at, after = value.rpartition("@")
@@ -78,9 +70,18 @@ def check_cluster(timeout_s: float = CONNECT_S) -> None:
 
 
 def set_up_process() -> None:
-    """Set, at the start of a program, what the host must not decide; children inherit it."""
+    """Set, at the start of a program, what the host must not decide; children inherit it.
+
+    Our own files name their encoding. The names of files, the command line, standard output and what libraries read
+    have that of the locale: without UTF-8, a Chinese word would become another one, or an error.
+    """
     spare_loopback()
-    _speak_utf8()
+    os.environ["PYTHONUTF8"] = "1"
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def spare_loopback() -> None:
@@ -90,17 +91,3 @@ def spare_loopback() -> None:
     missing = [] if "*" in hosts else [host for host in LOOPBACK if host not in hosts]
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join([*hosts, *missing])
-
-
-def _speak_utf8() -> None:
-    """Start this program again in Python's UTF-8 mode, unless the locale is UTF-8 already.
-
-    Our own files name their encoding. The names of files, the command line, standard output and what libraries read
-    have that of the locale: without this, a Chinese word would become another one, or an error.
-    """
-    os.environ["PYTHONUTF8"] = "1"
-    if sys.getfilesystemencoding() != "utf-8":
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")

@@ -18,12 +18,8 @@ PARTIAL = ".partial"
 def atomically(path: Path, *, sync: bool = False, scratch: Path | None = None) -> Iterator[Path]:
     """Yield the path of a new file or directory that takes the place of `path` when the block ends well.
 
-    When the block raises, `path` stays as it was and nothing is left beside it.
-
-    Args:
-        path: The final path; its directory is made.
-        sync: Wait for the disk, so that not even a power cut loses the file.
-        scratch: The directory of the partial file, on the same disk; by default it lies beside `path`.
+    When the block raises, `path` stays as it was and nothing is left beside it. With `sync`, not even a power cut
+    loses the file. The partial one lies beside it, or in another directory on the same disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = (scratch or path.parent) / (path.name + PARTIAL)

@@ -23,12 +23,7 @@ SLOW = (
 
 
 def kvm_trouble(device: Path = Path("/dev/kvm"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the reason why OSWorld's machines do not run here, an empty string where there is none.
-
-    Args:
-        device: KVM's. In nested clouds it may open, answer and run small guests, and a whole system hangs.
-        cpuinfo: What the kernel says of the processors.
-    """
+    """Return why OSWorld's machines do not run here, or nothing: KVM may open and answer, and a whole system hangs."""
     if not device.exists():
         return f"there is no {device}: enable virtualisation, or pass {device} into this container"
     if not os.access(device, os.R_OK | os.W_OK):
@@ -53,7 +48,6 @@ class Budget:
     memory_mb: AtLeastOne
     """MiB of each."""
     cores: AtLeastOne
-    """Virtual cores of each."""
     disk_mb: NotNegativeInt
     """MiB that each may write to the disk while an episode lasts; 0 where that stays in its memory."""
     cores_shared: Positive = 4.0
@@ -94,22 +88,16 @@ class Resources:
     """The resources that a machine has to give."""
 
     memory_mb: int
-    """MiB that are available."""
     cores: int
     disk_mb: int
     """MiB free where the engine keeps containers."""
 
     def __str__(self) -> str:
-        """Return them in one line."""
         return f"{self.memory_mb / 1024:.0f} GiB of memory, {self.cores} cores, {self.disk_mb / 1024:.0f} GiB of disk"
 
     @classmethod
     def here(cls, engine_directory: Path) -> "Resources":
-        """Look at this machine.
-
-        Args:
-            engine_directory: Where the engine keeps containers; one that is not to be seen from here counts as `/`.
-        """
+        """Look at this machine, and at the disk of the engine's containers, `/` if it is not to be seen from here."""
         directory = engine_directory if os.access(engine_directory, os.F_OK) else Path("/")
         free_mb = shutil.disk_usage(directory).free // 2**20
         return cls(psutil.virtual_memory().available // 2**20, len(os.sched_getaffinity(0)), free_mb)

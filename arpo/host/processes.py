@@ -10,9 +10,7 @@ from pathlib import Path
 import psutil
 
 LABEL_VARIABLE = "ARPO_SESSION"
-"""Marks the processes of a session."""
 DIRECTORY_VARIABLE = "ARPO_SESSION_DIR"
-"""Leads every process of a session to its directory."""
 TERMINATE_GRACE_S = 2.0
 KILL_GRACE_S = 5.0
 SWEEPS = 3
@@ -31,10 +29,7 @@ def process_tag() -> str:
 
 
 def is_owner_alive(name: str) -> bool:
-    """Return whether the process of a name lives; a name of another form, or a hidden process, counts as living.
-
-    A zombie does not: where no parent collects the dead, a process that was killed stays one for good.
-    """
+    """Return whether the process of a name lives, and is no zombie; of other forms, or hidden, it counts as alive."""
     pid, _, started = name.partition("-")
     if not (pid.isdecimal() and started.isdecimal()):
         return True  # not one of ours: leave it alone
@@ -48,11 +43,7 @@ def is_owner_alive(name: str) -> bool:
 
 
 def _life(pid: int) -> tuple[bool, int]:
-    """Return whether a process has ended, and when it began.
-
-    Linux counts ticks since the machine was booted. The time of day would not do: when the clock is set, it
-    changes for processes that live.
-    """
+    """Return whether a process has ended, and when it began, in ticks since the boot: a clock may be set."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace", encoding="utf-8").rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -63,13 +54,7 @@ def _life(pid: int) -> tuple[bool, int]:
 
 
 def end_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:
-    """End every process that carries a label, first politely; return how many there were.
-
-    Args:
-        label: The value of the environment variable of the processes.
-        directory: Processes that write below it belong to the label as well.
-        variable: The environment variable.
-    """
+    """End every process with a label, and those that write below a directory, first politely; return their number."""
     ended: set[int] = set()
     for _ in range(SWEEPS):
         found = _marked_processes(variable, label, directory)
@@ -95,16 +80,15 @@ def _marked_processes(variable: str, label: str, directory: Path | None) -> list
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it ended while we looked
-            if process.pid not in spared and _is_marked(process, variable, label, directory):
+            ours = process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
+            if process.pid in spared or not ours:
+                continue
+            if process.environ().get(variable) == label or _writes_below(process, directory):
                 found.update((member.pid, member) for member in (process, *process.children(recursive=True)))
     return [process for pid, process in found.items() if pid not in spared]
 
 
-def _is_marked(process: psutil.Process, variable: str, label: str, directory: Path | None) -> bool:
-    if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
-        return False
-    if process.environ().get(variable) == label:
-        return True
+def _writes_below(process: psutil.Process, directory: Path | None) -> bool:
     return directory is not None and any(
         file.mode != "r" and Path(file.path).is_relative_to(directory) for file in process.open_files()
     )
@@ -121,13 +105,12 @@ def _still_running(processes: Iterable[psutil.Process], within_s: float) -> list
     deadline = time.monotonic() + within_s
     alive = list(processes)
     while True:
-        alive = [process for process in alive if _is_running(process)]
+        running, waiting = alive, []
+        for process in running:
+            with suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    waiting.append(process)
+        alive = waiting
         if not alive or time.monotonic() > deadline:
             return alive
         time.sleep(0.02)
-
-
-def _is_running(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False

@@ -21,7 +21,7 @@ import psutil
 import arpo
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.environment import cluster_address
-from arpo.host.heartbeat import log_every
+from arpo.host.log_lines import log_every
 from arpo.host.processes import LABEL_VARIABLE, session_directory
 from arpo.host.session import MAX_DIRECTORY_LENGTH
 from arpo.host.threads import DaemonThread
@@ -111,7 +111,15 @@ class RayRuntime:
             except EnvError as error:
                 raise EnvError("crash", f"joining the Ray cluster of RAY_ADDRESS={address}: {error}") from error
             return
-        options = _own_ray()
+        settle_environment()
+        options = {
+            "address": "local",  # or Ray looks for another cluster that runs here
+            "num_cpus": 0,  # no worker processes in advance
+            "object_store_memory": _object_store_bytes(),
+            "include_dashboard": False,
+            "_temp_dir": ray_directory(),
+            **QUIET,
+        }
         with log_every("starting Ray"):
             self._starter = patiently(lambda: _started(options))
         self.owned = True
@@ -165,24 +173,11 @@ def _started(options: Mapping[str, Any], timeout_s: float | None = None) -> Daem
     except FutureTimeoutError:  # the thread may still be in Ray, which cannot be shut down meanwhile
         raise EnvError("crash", f"starting Ray: no answer within {timeout_s:g} s") from None
     except BaseException:
-        with suppress(Exception):
+        with suppress(Exception):  # of a Ray that is half there; what ended its start is raised
             ray.shutdown()
         thread.stop()
         raise
     return thread
-
-
-def _own_ray() -> dict[str, Any]:
-    """Return the arguments of `ray.init` for a Ray of our own."""
-    settle_environment()
-    return {
-        "address": "local",  # or Ray looks for another cluster that runs here
-        "num_cpus": 0,  # no worker processes in advance
-        "object_store_memory": _object_store_bytes(),
-        "include_dashboard": False,
-        "_temp_dir": ray_directory(),
-        **QUIET,
-    }
 
 
 def settle_environment() -> None:
@@ -198,8 +193,7 @@ def settle_environment() -> None:
 def worker_environment() -> dict[str, str]:
     """Return the environment variables that a worker process must have, wherever it starts.
 
-    That is few threads, UTF-8, the path to this package, a label, and what this process says of how to compute. The
-    rest is its node's: devices, paths, proxies, credentials. So is `PYTORCH_CUDA_ALLOC_CONF`, because vLLM's sleep
+    The rest is its node's: devices, paths, proxies, credentials. So is `PYTORCH_CUDA_ALLOC_CONF`, because vLLM's sleep
     fails with the expandable segments that a trainer may want.
     """
     package_parent = str(Path(arpo.__file__).resolve().parent.parent)
@@ -217,13 +211,10 @@ def _object_store_bytes() -> int:
 
 
 def check_store(weights: int, copies: int = 0) -> None:
-    """Check that the object store of a Ray that this process will start holds what a weight sync sends, in memory.
+    """Check that the object store of a Ray that this process will start holds the bytes of a weight sync, in memory.
 
-    Where it does not, Ray takes a directory on the disk, or writes objects there, and every sync waits for the disk.
-
-    Args:
-        weights: Bytes of a sync.
-        copies: How many engines of this node write them to a file in shared memory too, all at once.
+    Where it does not, every sync waits for the disk. Each copy is an engine of this node that writes them to a file in
+    shared memory too, all at once.
     """
     if cluster_address() or not SHARED_MEMORY.is_dir():  # a cluster has its stores; without the directory all is slow
         return

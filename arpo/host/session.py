@@ -14,9 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Self
 
 import arpo
 from arpo.errors import ConfigError, EnvError
@@ -41,20 +40,15 @@ REAPING_PATIENCE_S = 15.0
 """How long a start waits for that end: what still runs may hold the memory that the new run needs."""
 
 
-class Session:
-    """The temporary directory and the processes of one run; `start` one per process and `close` it at the end.
+class Session(AbstractContextManager["Session"]):
+    """The temporary directory, short enough for Ray's sockets, and the label of the processes of one run.
 
     While it is open, `ARPO_SESSION`, `ARPO_SESSION_DIR` and `TMPDIR` lead every child to it. A run that was killed
     cannot close its session: its watchdog does, within seconds, and where that was killed too, the next `start` under
     the same root.
-
-    Attributes:
-        directory: The place of everything temporary of the run; its path is short enough for Ray's sockets.
-        label: The mark of the run's processes.
     """
 
     def __init__(self, directory: Path, descriptors: tuple[int, ...], watchdog: "subprocess.Popen[bytes]") -> None:
-        """Take over a locked directory; call `Session.start` instead."""
         self.directory = directory
         self.label = directory.name
         self._descriptors = descriptors
@@ -70,11 +64,7 @@ class Session:
 
     @classmethod
     def start(cls, root: Path | None = None) -> "Session":
-        """Reap what dead runs left behind, then open the session of this process.
-
-        Args:
-            root: The parent of the directories of all sessions; by default one per user under the temporary directory.
-        """
+        """Reap what dead runs left under a root, by default one per user, then open the session of this process."""
         root = root if root is not None else _default_root()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = root.lstat()
@@ -119,18 +109,12 @@ class Session:
         self._watchdog.kill()  # its first process, which ends by itself where the watchdog has begun
         self._watchdog.wait()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def reap(root: Path) -> int:
-    """End what all sessions under `root` have left whose owner is gone; return how many there were.
-
-    A session that its watchdog is ending is waited for.
-    """
+    """End what all sessions under `root` have left whose owner is gone; return how many there were."""
     sessions = processes = 0
     for lock_path in sorted(root.glob("*.lock")):
         directory = lock_path.with_suffix("")
@@ -148,10 +132,7 @@ def reap(root: Path) -> int:
 
 
 def end_session(directory: Path) -> int | None:
-    """End what a dead run has left, remove its directory, and return how many processes there were.
-
-    None where nothing is left, the run lives, or another process is at it.
-    """
+    """End what a dead run has left and return its processes' number; None if there is nothing, or others are at it."""
     if is_owner_alive(directory.name):
         return None
     lock = take_lock(_lock_of(directory))

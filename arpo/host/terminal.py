@@ -17,7 +17,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from arpo.errors import quoted
-from arpo.host.heartbeat import Heartbeat
+from arpo.host.log_lines import Heartbeat
 
 WIDEST = 400
 """Columns that a table may take where it goes to a file or to another program, which has no width of its own."""
@@ -88,8 +88,7 @@ def showing(line: Callable[[], Line]) -> LiveLine:
 def _terminal_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
     """Yield every handler that would write across the painted line.
 
-    rich's own handler cannot take their place: libraries have handlers of their own beside the root's, and where
-    there is no terminal it would break the lines of the log at 80 characters.
+    rich's own cannot take their place: libraries have some beside the root's, and it breaks lines at 80 characters.
     """
     loggers = [logging.getLogger(), *logging.getLogger().manager.loggerDict.values()]
     for logger in loggers:

@@ -49,10 +49,7 @@ class DaemonThread:
 
 
 class BackgroundLoop:
-    """One event loop in one daemon thread; the engine and the pool live on it.
-
-    Waiting for it is interruptible: a KeyboardInterrupt reaches the main thread at once, and what ran goes on.
-    """
+    """One event loop in one daemon thread, for the engine and the pool; waiting for it can be interrupted at once."""
 
     def __init__(self, name: str) -> None:
         self._name = name

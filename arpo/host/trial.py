@@ -12,11 +12,7 @@ class NotStarted(BaseException):
 
 
 def before_start() -> None:
-    """Mark the line of a constructor after which something starts or is loaded.
-
-    Raises:
-        NotStarted: When the constructor is on trial.
-    """
+    """Mark the line of a constructor after which something starts or is loaded; on trial, it ends there."""
     if _ON_TRIAL.get():
         raise NotStarted
 

@@ -26,10 +26,7 @@ PATIENCE_S = 60.0
 
 
 def detach() -> None:
-    """Become a process that no terminal, no signal to the driver's group and no end of its parent reaches.
-
-    It has no living parent: what ends the driver with all that it has started, such as an outer session, leaves it.
-    """
+    """Become a process without a living parent: no terminal, signal to the driver's group or outer session ends it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.setsid()

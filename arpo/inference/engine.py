@@ -1,16 +1,22 @@
-"""The inference protocol: prompts with images in, sampled ids and their log-probabilities out."""
+"""The inference protocol, and the facts that an engine reads of a checkpoint before it loads it."""
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
+from transformers import AutoConfig
 
 from arpo.envs.screenshot import check_picture
-from arpo.errors import EngineError, EnvError
+from arpo.errors import ConfigError, EngineError, EnvError
+from arpo.models.checkpoint import CheckpointWeights
+from arpo.models.family import family_of
+from arpo.models.processor import load_processor
 from arpo.types import screenshot_key
 
 GREEDY = 1e-5
@@ -28,8 +34,7 @@ class Sampling:
     """
 
     temperature: float = 1.0
-    """Below `GREEDY` the response is greedy. Log-probabilities are of the distribution at this temperature; greedy
-    ones at temperature 1."""
+    """Below `GREEDY` the response is greedy, and its log-probabilities are of the distribution at temperature 1."""
     max_tokens: int = 512
     seed: int = 0
 
@@ -46,19 +51,12 @@ class GenerateRequest:
     conversation: str = ""
     """The name of the episode that asks, unique among those that run; a fleet keeps it where its caches are."""
     least_version: int = 0
-    """The oldest policy version that may answer; in a fleet whose replicas hold several versions, the request waits
-    for a replica that has come so far. A single engine holds one version, and is not asked before it serves it."""
+    """The oldest policy version that may answer; in a fleet, the request waits for a replica that has come so far."""
 
     def check(self, image_token_id: int, vocabulary: int) -> None:
-        """Refuse a request that would end the thread of an engine in the middle of a batch.
+        """Refuse with an `EngineError` what would end the thread of an engine in the middle of a batch.
 
-        Args:
-            image_token_id: The placeholder of an image.
-            vocabulary: Rows of the model's embedding.
-
-        Raises:
-            EngineError: If an id is none of the model's, if images and their placeholders do not match, or if the
-                sampling is impossible.
+        That is an id that is none of the model's, images that do not match their placeholders, or impossible sampling.
         """
         ids, sampling = self.prompt_ids, self.sampling
         if not ids or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) < vocabulary:
@@ -83,11 +81,7 @@ class PictureCheck:
         self._sound: set[str] = set()
 
     def __call__(self, images: Sequence[bytes]) -> None:
-        """Check the pictures that were not seen before.
-
-        Raises:
-            EngineError: If one is no screenshot, or of a size that models do not see.
-        """
+        """Raise an `EngineError` where one is no screenshot, or of a size that models do not see."""
         for png in images:
             if not isinstance(png, bytes):
                 raise EngineError(f"the request is refused: a screenshot must be the bytes of a PNG, got {type(png)}")
@@ -104,11 +98,7 @@ class PictureCheck:
 
 
 def check_length(tokens: int, max_model_len: int) -> None:
-    """Check that a context leaves room for at least one token of a response.
-
-    Raises:
-        EngineError: If it does not.
-    """
+    """Raise an `EngineError` where a context leaves no room for at least one token of a response."""
     if tokens >= max_model_len:
         raise EngineError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
 
@@ -118,11 +108,10 @@ class Response:
     """One sampled response."""
 
     token_ids: tuple[int, ...]
-    """Sampled ids, verbatim; ends with the end-of-turn id unless `finish_reason` is `length`."""
+    """Sampled ids, verbatim; ends with the end-of-turn id and `stop`, unless `finish_reason` is `length`."""
     logprobs: tuple[float, ...]
-    """Log-probability of each id under the distribution it was sampled from."""
+    """Of each id under the distribution it was sampled from."""
     finish_reason: str
-    """`stop` or `length`."""
     policy_version: int
 
 
@@ -133,7 +122,6 @@ class Shaped(Protocol):
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of every tensor, by name."""
-        ...
 
 
 class InferenceEngine(Protocol):
@@ -148,7 +136,6 @@ class InferenceEngine(Protocol):
         Raises:
             EngineError: If the engine failed, or the context does not fit.
         """
-        ...
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Adopt new weights: requests in flight finish on the old ones, new ones wait; every cache that
@@ -158,35 +145,27 @@ class InferenceEngine(Protocol):
         In a fleet that updates its replicas one after the other, new requests are answered by those that have their
         turn before or after them; the version of a response says which weights made it.
 
-        Args:
-            tensors: Every parameter by its `transformers` checkpoint name.
-            version: The policy version that later responses carry.
+        The names are those of a `transformers` checkpoint; later responses carry the version.
 
         Raises:
             WeightSyncError: If the weights are not the model's, or a replica holds other ones afterwards.
         """
-        ...
 
     async def sleep(self) -> None:
-        """Free the memory of the device until the next `update_weights`, which wakes the engine.
+        """Free the memory of the device until the next `update_weights`, which wakes the engine; a no-op on a CPU.
 
-        Requests in flight are answered first; later ones fail with `EngineError` as long as it sleeps. A no-op on a
-        CPU.
+        Requests in flight are answered first; later ones fail with `EngineError` as long as it sleeps.
         """
-        ...
 
     @property
     def oldest_version(self) -> int:
         """The oldest policy version that may answer a request which comes now, whatever version it asks for."""
-        ...
 
     def counters(self) -> dict[str, float]:
         """Return counts since the start, by metric; every value only grows."""
-        ...
 
     async def close(self) -> None:
         """Free every resource; idempotent."""
-        ...
 
 
 def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
@@ -194,10 +173,6 @@ def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, fl
 
     Seconds of requests become their mean number (`in_flight`, `waiting`), tokens become `tokens_per_s`, and prompt
     tokens and pictures the shares that came from caches (`prompt_cached`, `pictures_cached`). Everything else stays.
-
-    Args:
-        grown: By how much each counter has grown, by metric.
-        elapsed_s: Seconds in which it did.
     """
     found: dict[str, float] = {}
     sums: dict[str, dict[str, float]] = defaultdict(dict)
@@ -218,3 +193,46 @@ def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, fl
 _RATES = {"in_flight_s": "in_flight", "waiting_s": "waiting", "tokens": "tokens_per_s"}
 _SHARES = {"prompt_tokens": "prompt", "pictures": "pictures"}
 _SUMS = {*_RATES, *_SHARES, *(f"cached_{name}" for name in _SHARES)}
+
+
+def check_context(path: str | Path, max_model_len: int) -> None:
+    """Check that a model takes contexts of so many tokens, unless it is a hub name or yet to be written."""
+    positions = context_of(path)
+    if positions is not None and max_model_len > positions:
+        raise ConfigError(
+            f"max_model_len={max_model_len} is more than the {positions} tokens that the model in '{path}' takes: "
+            f"lower it to {positions} or less"
+        )
+
+
+def is_recurrent(path: str | Path) -> bool:
+    """Return whether layers of a model carry a state in the place of attention; False where it is not there yet."""
+    if not (Path(path) / "config.json").exists():
+        return False
+    shape = load_processor(path, AutoConfig)
+    return family_of(path).attention_layers(shape) < int(shape.text_config.num_hidden_layers)
+
+
+def context_of(path: str | Path) -> int | None:
+    """Return the tokens that a checkpoint was made for; None where there is none, or no number in it."""
+    file = Path(path) / "config.json"
+    if not file.exists():
+        return None
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        # Published files are flat; transformers 5 nests what is the language model's.
+        positions = (config.get("text_config") or config).get("max_position_embeddings")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{file} is not the configuration of a model: {error}") from error
+    if positions is not None and not isinstance(positions, int):
+        raise ConfigError(f"{file}: max_position_embeddings must be a whole number, got {positions!r}")
+    return positions
+
+
+def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
+    """Return the size of a weight update in numbers: of all weights, or of adapters of every layer of the blocks."""
+    shapes = CheckpointWeights(path).shapes
+    if lora_rank is None:
+        return sum(math.prod(shape) for shape in shapes.values())
+    adapted = (shape for name, shape in shapes.items() if ".layers." in name and len(shape) == 2)
+    return sum(lora_rank * sum(shape) for shape in adapted)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal
 
+import ray
 import torch
 from ray.util.placement_group import remove_placement_group
 from torch import Tensor
@@ -19,17 +20,9 @@ from arpo.host.environment import cluster_address
 from arpo.host.ray import RAY
 from arpo.host.threads import Signal
 from arpo.host.trial import before_start
+from arpo.inference import remote
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-from arpo.inference.remote import (
-    Replica,
-    Snapshot,
-    check_gpus,
-    gpus_of_node,
-    make_actor,
-    placement,
-    reserve,
-    start_all,
-)
+from arpo.inference.remote import Replica, Snapshot
 from arpo.inference.router import Router
 
 log = logging.getLogger(__name__)
@@ -44,17 +37,15 @@ Sync = Literal["global", "rolling"]
 class FleetEngine:
     """The engine protocol on replicas of an engine, each in a Ray actor; a fleet of one is an engine elsewhere.
 
-    A conversation stays with its replica (`Router`). New weights are written once into Ray's object
-    store, where every replica of a node reads them and the trainer's next step does not touch them. Then each replica
+    A conversation stays with its replica (`Router`). New weights are written once (`Snapshot`). Then each replica
     stops taking requests, answers those it has (past `drain_s` they are asked again elsewhere, with the same seed),
     loads in place, compares checksums, forgets its caches, and takes requests again. With `sync="global"` all replicas
     do so at once, while requests and the trainer wait; with `rolling` at most `max_unavailable` at a time, and the
-    trainer goes on as soon as one serves the new weights: the others follow from the snapshot. If one of them holds
-    other weights, every later call raises its error, so that the run stops at its next request.
+    trainer goes on as soon as one serves them. If one holds other weights, every later call raises its error.
 
     A replica that dies, or stands still for `stall_s`, loses its requests to the others. It is started again, gets the
-    current weights, and takes requests then. While no replica is there, requests wait. Updates do not
-    wait for one that is being started again, for it may be on a node that is gone.
+    current weights, and takes requests then. While no replica is there, requests wait. Updates do not wait for one
+    that is being started again, for it may be on a node that is gone.
 
     A fleet lives on the event loop of its first call, and all later ones come from there.
     """
@@ -78,25 +69,22 @@ class FleetEngine:
 
         Args:
             make_engine: Makes an engine in an actor's process; pickled by value.
-            replicas: Number of engines on each node.
-            nodes: Number of nodes of the Ray cluster that serve.
-            num_gpus: Number of GPUs that Ray reserves for each engine and shows to it alone: 0 on a CPU, a share of
-                one, or as many as the engine's tensor parallelism needs. Ray gives the first GPUs of a node.
-            threads: Number of OpenMP threads of each actor's process.
+            replicas: Engines on each node.
+            nodes: Nodes of the Ray cluster that serve.
+            num_gpus: GPUs that Ray reserves for each engine and shows to it alone: 0 on a CPU, a share of one, or as
+                many as the engine's tensor parallelism needs. Ray gives the first GPUs of a node.
+            threads: OpenMP threads of each actor's process.
             sync: Whether all replicas take new weights at once (`global`), or one after the other (`rolling`).
-            max_unavailable: Number of replicas that may be out for their update at the same time; of `rolling` alone.
+            max_unavailable: Replicas that may be out for their update at the same time; of `rolling` alone.
             drain_s: Seconds in which a replica answers its requests before an update; 0: they move at once.
             stall_s: Seconds without a sign of life after which a replica counts as gone.
-            max_restarts: Number of times in a row that a replica is started again without having answered a request.
-            log: File for the output of the engines' processes, vLLM's and CUDA's; None leaves it among Ray's files,
-                which go with the run.
-
-        Raises:
-            EngineError: If an engine cannot start.
+            max_restarts: Times in a row that a replica is started again without having answered a request.
+            log: File for the output of the engines' processes; None leaves it among Ray's files, which go with the
+                run.
         """
-        node_gpus = gpus_of_node(replicas, num_gpus)
+        node_gpus = remote.gpus_of_node(replicas, num_gpus)
         if not cluster_address():  # a cluster has GPUs and nodes that this machine has not
-            check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
+            remote.check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
         before_start()
         self._make_engine = make_engine
         self._rolling = sync == "rolling"
@@ -115,19 +103,20 @@ class FleetEngine:
         RAY.acquire().result()
         with ExitStack() as held:
             held.callback(lambda: RAY.release().result())
-            group = reserve(nodes, node_gpus)
+            group = remote.reserve(nodes, node_gpus)
             if group is not None:
                 held.callback(remove_placement_group, group)
             for number in range(replicas * nodes):
-                where = placement(group, number // replicas, num_gpus)
-                self._replicas.append(Replica(number, partial(make_actor, threads, where, log)))
+                where = remote.placement(group, number // replicas, num_gpus)
+                self._replicas.append(Replica(number, partial(remote.make_actor, threads, where, log)))
                 held.callback(self._replicas[-1].kill)
-            start_all(self._replicas, make_engine)
+            with remote.errors_of_ours("the engine did not start in its Ray actor"):
+                ray.get([replica.actor.start.remote(make_engine) for replica in self._replicas])
             self._held = held.pop_all()
 
     @property
     def replicas(self) -> Sequence[Replica]:
-        """The replicas that are not gone, to ask each of them alone."""
+        """The replicas that are not gone."""
         return [replica for replica in self._replicas if not replica.gone]
 
     @property
@@ -162,19 +151,19 @@ class FleetEngine:
         raise EngineError(f"{losses} replicas of the fleet died of one request, or beside it; see the log for each")
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """See `InferenceEngine.update_weights`; waits for the end of the rolling update before.
-
-        Raises:
-            WeightSyncError: If an engine did not take the weights, now or in the update before.
-            EngineGoneError: If every replica is given up.
-        """
+        """See `InferenceEngine.update_weights`; waits for the end of the rolling update before."""
         self._watch()
         self._paused = not self._rolling
         try:
             await self.wait_until_idle()
             update = self._update = await self._write(tensors, version)
             self._roll = roll = self._spawn(self._renew_all(update))
-            await self._until(lambda: self._serves(update) and (self._rolling or roll.done()))
+            await self._until(
+                lambda: (
+                    (self._rolling or roll.done())
+                    and any(self._replicas[number].holds == update.number for number in self._router.open)
+                )
+            )
         finally:
             self._paused = False
             self._changed.notify()
@@ -217,7 +206,6 @@ class FleetEngine:
                 await asyncio.to_thread(self._held.close)  # which has nothing to do the second time
 
     def _watch(self) -> None:
-        """Watch the replicas from the first call on."""
         if not self._watched:
             self._watched = True
             for replica in self._replicas:
@@ -238,16 +226,12 @@ class FleetEngine:
             self._changed.notify()
         return snapshot
 
-    def _serves(self, update: Snapshot) -> bool:
-        return any(self._replicas[number].holds == update.number for number in self._router.open)
-
     async def _renew_all(self, update: Snapshot) -> None:
         """Bring every replica to the current weights, the least busy ones first."""
         replicas = sorted(self._replicas, key=lambda replica: replica.in_flight)
         await asyncio.gather(*(self._renew_one(replica, update) for replica in replicas))
 
     async def _renew_one(self, replica: Replica, update: Snapshot) -> None:
-        """Bring a replica to the current weights when it may go out."""
 
         def has_it() -> bool:  # one that is gone comes back with it
             return replica.gone or replica.holds == update.number
@@ -280,7 +264,6 @@ class FleetEngine:
         self._changed.notify()
 
     async def _look_after(self, replica: Replica, actor: Any) -> None:
-        """Watch a replica to its end."""
         self._lose(replica, actor, await replica.watch(self._stall_s))
 
     def _lose(self, replica: Replica, actor: Any, reason: str) -> None:
@@ -327,7 +310,6 @@ class FleetEngine:
             raise self._failure
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds, or raise the fleet's failure."""
 
         def holds() -> bool:
             self._raise_failure()

@@ -15,14 +15,12 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from arpo.bounds import AtLeastOne, checked
 from arpo.host.trial import before_start
-from arpo.inference.checkpoint import check_context
-from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
+from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context, check_length
 from arpo.inference.pump import ThreadedEngine, checksum, combine_checksums
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.images import ImageProcessor
-from arpo.models.logprobs import Float32Head
 from arpo.models.lora import add_lora, weights_by_name
-from arpo.models.policy import dtype_of
+from arpo.models.policy import Float32Head, dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.models.vision.patches import ImagePatches
 from arpo.types import screenshot_key
@@ -50,7 +48,7 @@ class HfEngine(ThreadedEngine):
         Args:
             path: A `from_pretrained` directory.
             dtype: Number format of weights and computation.
-            max_batch: Number of requests that are generated together.
+            max_batch: Requests that are generated together.
             max_model_len: Tokens of prompt, images and response together.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
                 generated one by one, so this is for tests and tiny runs.
@@ -118,7 +116,10 @@ class HfEngine(ThreadedEngine):
                 [lambda ids, *_, **__: torch.tensor([row.done for row in rows], device=ids.device)]
             ),
         )
-        return [(key, row.response(self._version)) for key, row in waiting.items()]
+        return [
+            (key, Response(tuple(row.ids), tuple(row.logprobs), "stop" if row.stopped else "length", self._version))
+            for key, row in waiting.items()
+        ]
 
     def _inputs(self, rows: Sequence["_Row"]) -> dict[str, Tensor]:
         width = max(len(row.prompt_ids) for row in rows)
@@ -157,9 +158,6 @@ class HfEngine(ThreadedEngine):
     def _checksum(self, names: Sequence[str]) -> int:
         return combine_checksums((name, checksum(self._parameters[name])) for name in names)
 
-    def _reset_caches(self) -> None:
-        """Do nothing: no activation outlives a batch."""
-
     def _stop(self) -> None:
         self._model = None
         self._parameters.clear()
@@ -187,20 +185,13 @@ class _Row:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing more to sample."""
         return self.stopped or len(self.ids) == self.room
 
     def choose(self, logprobs: Float[Tensor, " words"], end_of_turn_id: int) -> int:
         """Sample and record the next id of this row."""
-        if self.temperature == 0:
-            word = int(logprobs.argmax())
-        else:
-            word = int(torch.multinomial(logprobs.exp(), 1, generator=self.generator))
+        greedy = self.temperature == 0
+        word = int(logprobs.argmax() if greedy else torch.multinomial(logprobs.exp(), 1, generator=self.generator))
         self.ids.append(word)
         self.logprobs.append(float(logprobs[word]))
         self.stopped = word == end_of_turn_id
         return word
-
-    def response(self, version: int) -> Response:
-        """Return the ids that were sampled, with their log-probabilities."""
-        return Response(tuple(self.ids), tuple(self.logprobs), "stop" if self.stopped else "length", version)

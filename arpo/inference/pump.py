@@ -27,10 +27,8 @@ log = logging.getLogger(__name__)
 
 CLOSED = "the engine is closed"
 MODULUS = 2**64
-CHUNK = 2**22
-"""Elements that a GPU hashes at a time: 0.1 GB of its memory."""
-CPU_CHUNK = 2**16
-"""Elements that a CPU hashes at a time: as many as its caches hold, which is 10 times as fast as `CHUNK`."""
+CHUNK, CPU_CHUNK = 2**22, 2**16
+"""Elements hashed at a time on a GPU, 0.1 GB of its memory, and on a CPU, as many as its caches hold."""
 FACTORS = (0x9E3779B1, 0x5851F42D4C957F2D)
 """Odd numbers with about as many ones as zeros."""
 _LAYER = re.compile(r"(?:layers|blocks)\.(\d+)\.")
@@ -50,8 +48,7 @@ class ThreadedEngine(ABC):
     until those in flight have finished, and what came after it waits behind it, so a response is always of one
     version. Coroutines may come from any event loop. When the thread ends, all waiting callers fail.
 
-    A subclass sets its fields, then calls `_launch`. Its underscored methods run in the engine's thread. It counts the
-    work of its caches in `_counts`.
+    A subclass sets its fields, then calls `_launch`. Its underscored methods run in the engine's thread.
     """
 
     def __init__(
@@ -84,8 +81,7 @@ class ThreadedEngine(ABC):
 
         Raises:
             WeightSyncError: If the tensors are not exactly the model's, or the engine holds other ones afterwards.
-                It is dead then, unless the tensors are `Shaped`: their names and shapes are matched before any is
-                loaded.
+                It is dead then, unless the tensors are `Shaped`: those are matched before any is loaded.
             EngineGoneError: If the engine is dead or closed.
         """
         await self._put(partial(self._update, tensors, version))
@@ -120,7 +116,6 @@ class ThreadedEngine(ABC):
         self._ready.result()
 
     async def _put(self, order: _Order) -> Any:
-        """Queue an order and return its result."""
         future: Future[Any] = Future()
         with self._wake:
             if self._end is not None or self._closing:
@@ -149,7 +144,12 @@ class ThreadedEngine(ABC):
             self._abort(key)
             del self._in_flight[key]
         while (command := self._take()) is not None:
-            self._dispatch(*command)
+            order, future, came = command
+            if isinstance(order, GenerateRequest):
+                self._counts["waiting_s"] += time.monotonic() - came  # type: ignore[assignment]  # floats too
+                self._admit(order, future)
+            elif future.set_running_or_notify_cancel():
+                order(future)
         if self._in_flight:
             self._counts["steps"] += 1
             for key, response in self._step():
@@ -165,13 +165,6 @@ class ThreadedEngine(ABC):
                 return None
             limit = self._max_in_flight if isinstance(self._commands[0][0], GenerateRequest) else 1
             return self._commands.popleft() if len(self._in_flight) < limit else None
-
-    def _dispatch(self, order: _Order, future: Future[Any], came: float) -> None:
-        if isinstance(order, GenerateRequest):
-            self._counts["waiting_s"] += time.monotonic() - came  # type: ignore[assignment]  # floats too
-            self._admit(order, future)
-        elif future.set_running_or_notify_cancel():
-            order(future)
 
     def _admit(self, request: GenerateRequest, future: Future[Response]) -> None:
         if future.cancelled():
@@ -274,6 +267,9 @@ class ThreadedEngine(ABC):
     def _wake_cache(self) -> None:  # noqa: B027 - optional
         """Take the memory of the caches back; they are empty."""
 
+    def _reset_caches(self) -> None:  # noqa: B027 - optional
+        """Forget everything computed with the old weights."""
+
     @abstractmethod
     def _start(self) -> None:
         """Load the engine."""
@@ -299,10 +295,6 @@ class ThreadedEngine(ABC):
         """Return the checksum of the tensors that an update of these names should have changed, as they are held."""
 
     @abstractmethod
-    def _reset_caches(self) -> None:
-        """Forget everything computed with the old weights."""
-
-    @abstractmethod
     def _stop(self) -> None:
         """Free everything, also after a start that failed half-way."""
 
@@ -317,15 +309,11 @@ def matched(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of an update one by one, and check in the end that all of the checkpoint were there.
 
-    An update is either the whole checkpoint or an adapter (`arpo.models.lora.adapter_tensors`).
-
-    Args:
-        tensors: By the names of the checkpoint; a tied output layer may be among them and is left out.
-        shapes: Of every tensor of the checkpoint.
+    An update is either the whole checkpoint or an adapter (`arpo.models.lora.adapter_tensors`). A tied output layer
+    may be in it and is left out.
 
     Raises:
-        WeightSyncError: At a name the checkpoint does not have or has with another shape, or at the end when a tensor
-            is missing.
+        WeightSyncError: At a name that the checkpoint does not have, or has with another shape, or at the end.
     """
     left = set(shapes)
     adapter = False
@@ -335,12 +323,10 @@ def matched(
         weight, shape = base_name(name), tuple(tensor.shape)
         if weight not in shapes:
             raise WeightSyncError(f"the model has no tensor '{name}'; its names are like '{min(shapes)}'")
+        side = slice(None)
         if weight != name:  # B has the weight's rows and A its columns
-            adapter = True
-            fits = shape[0] == shapes[weight][0] if ".lora_B." in name else shape[1] == shapes[weight][1]
-        else:
-            fits = shape == shapes[name]
-        if not fits:
+            adapter, side = True, slice(1) if ".lora_B." in name else slice(1, None)
+        if shape[side] != shapes[weight][side]:
             raise WeightSyncError(f"tensor '{name}' is {shape}, '{weight}' of the model is {shapes[weight]}")
         left.discard(name)
         yield name, tensor.detach()
@@ -355,7 +341,7 @@ def checksum(tensor: Tensor) -> Tensor:
     It is the same however an engine cuts, fuses and pads weights: each element counts by a hash of its bits, and a
     checksum is the sum of these hashes modulo 2^64, to which the slices of a fused tensor, or the shards of several
     GPUs, add up. A zero counts 0, so padding changes nothing. `combine_checksums` gives each layer an odd factor, so
-    that two of them cannot be exchanged. Weights with one other bit have the same checksum once in about 2^64 times.
+    that two of them cannot be exchanged.
     """
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     chunk = CPU_CHUNK if tensor.device.type == "cpu" else CHUNK

@@ -30,7 +30,7 @@ BUCKET_BYTES = 32 * 2**20
 """A bucket is closed as soon as it holds this much; a larger tensor is a bucket of its own."""
 PLACEMENT_TIMEOUT_S = 60
 PULSE_S = 2.0
-"""Seconds between two looks at a replica, at most."""
+"""The most seconds between two looks at a replica."""
 START_TIMEOUT_S = 1800
 """Seconds in which a restarted engine must have loaded its checkpoint; the first start is as long as it is."""
 STEPS = "engine/steps"
@@ -38,30 +38,20 @@ STEPS = "engine/steps"
 _NUMBERS = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """A tensor as bytes, because numpy has no bfloat16; Ray shares the bytes between processes without a copy."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    data: "np.ndarray[Any, np.dtype[np.uint8]]"
-
-    def unpack(self) -> Tensor:
-        return torch.from_numpy(self.data).view(self.dtype).reshape(self.shape)
+_Packed = tuple[str, torch.dtype, tuple[int, ...], "np.ndarray[Any, np.dtype[np.uint8]]"]
+"""A tensor by name, format, shape and bytes, because numpy has no bfloat16; Ray shares the bytes without a copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """One version of the weights in Ray's object store, which replicas read at their own time.
 
-    The store holds the bytes once a node, however many replicas read them there, as long as the snapshot is held. It
-    spills to disk beyond its memory. The trainer's own tensors may change as soon as the snapshot exists.
+    The store holds the bytes once a node as long as the snapshot is held, and spills to disk beyond its memory. The
+    trainer's own tensors may change as soon as the snapshot exists.
     """
 
     version: int
     shapes: Mapping[str, tuple[int, ...]]
-    """Of every tensor, by name."""
     buckets: tuple[Any, ...]
     """References to lists of tensors, some 32 MB each."""
     number: int = field(default_factory=lambda: next(_NUMBERS))
@@ -81,7 +71,7 @@ class Snapshot:
         try:
             for name, tensor in tensors:
                 data = to_host(tensor.detach().contiguous()).reshape(-1).view(torch.uint8).numpy()
-                bucket.append(_Packed(name, tensor.dtype, tuple(tensor.shape), data))
+                bucket.append((name, tensor.dtype, tuple(tensor.shape), data))
                 shapes[name] = tuple(tensor.shape)
                 size += data.nbytes
                 del tensor, data
@@ -102,18 +92,17 @@ class Snapshot:
         for reference in self.buckets:
             bucket = ray.get(reference)
             while bucket:  # each tensor is let go once it was read
-                packed = bucket.pop(0)
-                yield packed.name, packed.unpack()
+                name, dtype, shape, data = bucket.pop(0)
+                yield name, torch.from_numpy(data).view(dtype).reshape(shape)
 
 
 def _put(bucket: list[_Packed]) -> Any:
-    """Copy a bucket into the object store of this node, and let go of the original."""
     reference = ray.put(list(bucket))
     bucket.clear()
     return reference
 
 
-class EngineActor:
+class _EngineActor:
     """The actor: it hosts the engine. Ray starts calls in the order in which the trainer made them."""
 
     _engine: InferenceEngine
@@ -127,7 +116,6 @@ class EngineActor:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
     async def start(self, make_engine: Callable[[], InferenceEngine]) -> None:
-        """Make the engine."""
         try:
             self._engine = make_engine()
         except ArpoError:
@@ -136,11 +124,9 @@ class EngineActor:
             raise EngineError(f"the engine did not start in its Ray actor: {type(error).__name__}: {error}") from None
 
     async def generate(self, request: GenerateRequest) -> Response:
-        """See `InferenceEngine.generate`."""
         return await self._engine.generate(request)
 
     async def load(self, snapshot: Snapshot) -> None:
-        """Load a snapshot into the engine, which answers the requests in flight first."""
         # On a loop of its own: an engine may read the tensors right there, and would block the one that answers.
         await asyncio.to_thread(lambda: asyncio.run(self._engine.update_weights(snapshot, snapshot.version)))
 
@@ -149,7 +135,6 @@ class EngineActor:
         return self._engine.counters()
 
     async def sleep(self) -> None:
-        """See `InferenceEngine.sleep`."""
         await self._engine.sleep()
 
     async def close(self) -> None:
@@ -158,11 +143,8 @@ class EngineActor:
 
 
 def make_actor(threads: int, placement: Mapping[str, object], log: str | None) -> Any:
-    """Return the handle of a new `EngineActor`, of so many OpenMP threads, at a `placement` of Ray's.
-
-    Its process writes into the file `log` from then on; None leaves that to Ray.
-    """
-    host = ray.remote(EngineActor).options(
+    """Return the handle of a new actor, whose process writes into the file `log`, or where Ray wants it."""
+    host = ray.remote(_EngineActor).options(
         num_cpus=0,
         max_concurrency=MAX_CALLS_IN_FLIGHT,
         runtime_env={"env_vars": {**worker_environment(), "OMP_NUM_THREADS": str(threads)}},
@@ -173,11 +155,7 @@ def make_actor(threads: int, placement: Mapping[str, object], log: str | None) -
 
 @contextmanager
 def errors_of_ours(what: str = "the engine's actor failed") -> Iterator[None]:
-    """Raise the error of ours that Ray's wrappers carry, or one of ours in their place.
-
-    Raises:
-        EngineGoneError: If the actor's process has died.
-    """
+    """Raise our error that Ray's wrappers carry, or one in their place: `EngineGoneError` where the actor has died."""
     try:
         yield
     except RayTaskError as error:
@@ -189,26 +167,21 @@ def errors_of_ours(what: str = "the engine's actor failed") -> Iterator[None]:
 
 
 class Replica:
-    """A numbered place of a fleet and the engine in it; another one comes when that one is gone.
-
-    Attributes:
-        actor: The engine's actor that is there now.
-        lock: Held while its weights change.
-        holds: The number of the snapshot whose weights it has; 0: those it started with.
-        gone: Whether the actor is gone and no other one runs yet.
-        given_up: Whether none will come.
-        failures: Actors in a row that were lost without an answer.
-        counters: Sums over all actors that were here, without the engine's own.
-    """
+    """A numbered place of a fleet and the engine in it; another one comes when that one is gone."""
 
     def __init__(self, number: int, make_actor: Callable[[], Any]) -> None:
         self.number = number
         self.lock = asyncio.Lock()
+        """Held while its weights change."""
         self.holds = 0
+        """The number of the snapshot whose weights it has; 0: those it started with."""
         self.gone = False
+        """Whether the actor is gone and no other one runs yet."""
         self.given_up = False
         self.failures = 0
+        """Actors in a row that were lost without an answer."""
         self.counters: Counter[str] = Counter(requests=0, tokens=0, waiting_s=0, in_flight_s=0)
+        """Sums over all actors that were here, without the engine's own."""
         self._make_actor = make_actor
         self.actor = make_actor()
         self._calls: set[asyncio.Task[Response]] = set()
@@ -224,10 +197,6 @@ class Replica:
     async def ask(self, request: GenerateRequest, waited_s: float = 0.0) -> Response | None:
         """Return the response; None if the request was called back before it was answered.
 
-        Args:
-            request: The question.
-            waited_s: Seconds that it waited until a replica took requests.
-
         Raises:
             EngineGoneError: If the engine's process has died.
             EngineError: If it refused the request.
@@ -240,12 +209,12 @@ class Replica:
         finally:
             self._calls.discard(call)
             call.cancel()  # in the engine too, where our own caller has gone
-            self._count(waiting_s=waited_s, in_flight_s=time.monotonic() - begun)
+            self.counters.update(waiting_s=waited_s, in_flight_s=time.monotonic() - begun)  # type: ignore[call-overload]
         if call.cancelled():
             return None
         response = call.result()
         self.failures = 0
-        self._count(requests=1, tokens=len(response.token_ids))
+        self.counters.update(requests=1, tokens=len(response.token_ids))
         return response
 
     async def _generate(self, request: GenerateRequest) -> Response:
@@ -323,10 +292,7 @@ class Replica:
                 await self.actor.close.remote()
 
     async def watch(self, stall_s: float) -> str:
-        """Return the reason for which the engine is gone, as soon as it is.
-
-        Its process has died, or there was no answer for `stall_s`, or no step in spite of work.
-        """
+        """Return the reason for which the engine is gone, as soon as it is: it died, or stood still for `stall_s`."""
         actor, steps, moved = self.actor, -1.0, time.monotonic()
         while True:
             try:
@@ -354,17 +320,9 @@ class Replica:
             found.update({name.replace("engine", place, 1): value for name, value in metrics.items()})
         return dict(found)
 
-    def _count(self, **values: float) -> None:
-        for name, value in values.items():
-            self.counters[name] += value  # type: ignore[assignment]  # a Counter adds floats too
-
 
 async def _pulse(actor: Any, stall_s: float) -> dict[str, float]:
-    """Return an engine's counters.
-
-    Raises:
-        EngineError: If the actor has died.
-    """
+    """Return an engine's counters, or raise an `EngineError` where its actor has died."""
     answer = asyncio.ensure_future(actor.pulse.remote())
     try:
         for _ in range(2):  # two halves: where it was this loop that stood still, it hears the answer in the second
@@ -376,17 +334,6 @@ async def _pulse(actor: Any, stall_s: float) -> dict[str, float]:
         return metrics
     finally:
         answer.cancel()
-
-
-def start_all(replicas: Iterable[Replica], make_engine: Callable[[], InferenceEngine]) -> None:
-    """Start the engines of replicas side by side; blocks until all of them can serve.
-
-    Raises:
-        EngineError: If one does not start.
-    """
-    starts = [replica.actor.start.remote(make_engine) for replica in replicas]
-    with errors_of_ours("the engine did not start in its Ray actor"):
-        ray.get(starts)
 
 
 def gpus_of_node(replicas: int, num_gpus: float) -> float:
@@ -406,11 +353,7 @@ def check_gpus(nodes: int, wanted: float, available: Sequence[float]) -> None:
 
 
 def reserve(nodes: int, node_gpus: float) -> PlacementGroup | None:
-    """Return a hold on the GPUs of so many nodes, None where there is nothing to hold.
-
-    Raises:
-        EngineError: If other jobs keep them.
-    """
+    """Return a hold on the GPUs of so many nodes, None where there is nothing to hold."""
     check_gpus(nodes, node_gpus, [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]])
     if not node_gpus:
         return None

@@ -11,7 +11,7 @@ MOST_HOMES = 8192
 
 
 class Router:
-    """A table of conversations and the replicas that they stay with; nothing but counting, and no I/O.
+    """A table of conversations and the replicas that they stay with.
 
     A conversation without a home goes to the replica with the fewest requests in flight, of equal ones to that
     with the fewest conversations. While a replica is out, it goes by conversations alone, for that one has no
@@ -19,25 +19,18 @@ class Router:
     It stays there until the replica is gone or clearly busier than another: more in flight than twice as many as
     the least busy one, plus four. Moving is dear: the new replica computes the whole history again, up to fifteen
     screenshots and 40,000 tokens, while its own requests wait. Staying is cheap, because batched requests are
-    answered nearly as fast as single ones. So small differences, which come and go, must move nothing.
-
-    While a replica is out for an update, its conversations ask elsewhere and then come back. They find no cache at
-    home, but the update empties the caches of their hosts as well, and so the load stays spread.
-
-    Args:
-        replicas: How many there are; they are numbered from 0.
-
-    Attributes:
-        in_flight: The requests of each replica that are under way.
-        homes: The replica of each conversation, of which the first was silent the longest.
+    answered nearly as fast as single ones. While a replica is out for an update, its conversations ask elsewhere and
+    then come back, so that the load stays spread.
     """
 
     def __init__(self, replicas: int) -> None:
         self.in_flight = dict.fromkeys(range(replicas), 0)
+        """The requests of each replica that are under way."""
         self._open = set(self.in_flight)
         self._versions = dict.fromkeys(self.in_flight, 0)
         self._gone: set[int] = set()
         self.homes: OrderedDict[str, int] = OrderedDict()
+        """The replica of each conversation, of which the first was silent the longest."""
         self._guests: Counter[int] = Counter()
 
     @property
@@ -58,10 +51,8 @@ class Router:
     def take(self, conversation: str = "", least_version: int = 0) -> int:
         """Return the replica for the next request of a conversation, and count the request until `give_back`.
 
-        Args:
-            conversation: Its name; requests without one have no home.
-            least_version: The oldest policy version that may answer. A replica with an older one is out for this
-                conversation, as if its update had begun.
+        Requests without a conversation have no home. A replica with an older version than the least one is out for
+        this conversation, as if its update had begun.
 
         Raises:
             EngineGoneError: If no replica takes such requests.
@@ -69,14 +60,16 @@ class Router:
         serving = self._serving(least_version)
         if not serving:
             raise EngineGoneError(f"no replica of the fleet takes requests for version {least_version} or later")
+        chosen = self._least_busy(serving)
         if conversation:
             home = self.homes.get(conversation)
             if home is None or home in self._gone:
-                home = self._new_home(serving)
-            chosen = self._choose(home, serving)
+                present = set(self.in_flight) - self._gone
+                by_guests = min(present, key=lambda replica: (self._guests[replica], replica))
+                home = chosen if present == serving else by_guests
+            if home in serving and self.in_flight[home] <= 2 * self.in_flight[chosen] + SLACK:
+                chosen = home
             self._keep(conversation, chosen if home in serving else home)
-        else:
-            chosen = self._least_busy(serving)
         self.in_flight[chosen] += 1
         return chosen
 
@@ -104,18 +97,6 @@ class Router:
 
     def _least_busy(self, replicas: set[int]) -> int:
         return min(replicas, key=lambda replica: (self.in_flight[replica], self._guests[replica], replica))
-
-    def _new_home(self, serving: set[int]) -> int:
-        present = set(self.in_flight) - self._gone
-        if present == serving:
-            return self._least_busy(serving)
-        return min(present, key=lambda replica: (self._guests[replica], replica))
-
-    def _choose(self, home: int, serving: set[int]) -> int:
-        least = self._least_busy(serving)
-        if home in serving and self.in_flight[home] <= 2 * self.in_flight[least] + SLACK:
-            return home
-        return least
 
     def _keep(self, conversation: str, home: int) -> None:
         if conversation in self.homes:

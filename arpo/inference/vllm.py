@@ -24,8 +24,7 @@ from arpo.bounds import AtLeastOne, checked
 from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
-from arpo.inference.checkpoint import check_context, is_recurrent
-from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
+from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context, check_length, is_recurrent
 from arpo.inference.pump import MODULUS, ThreadedEngine
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.lora import base_name
@@ -37,8 +36,10 @@ log = logging.getLogger(__name__)
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks for which vLLM reserves memory."""
+LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1}
+"""Arguments of vLLM for one adapter at a time: a new one drives the old one out."""
 MEMORY = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-"""A directory in memory, for files between processes; None where the machine has none."""
+"""A directory for files between processes."""
 REFUSED_ARGS: Mapping[str, Sequence[str]] = {
     "responses are sampled from all tokens at the temperature, and their log-probabilities are of that distribution. "
     "Where top-p, top-k, a penalty, a draft or a watermark change it, no correction weighs in what is missing": (
@@ -59,26 +60,23 @@ REFUSED_ARGS: Mapping[str, Sequence[str]] = {
         *("enable_lora", "max_lora_rank"),
     ),
 }
-"""Arguments of vLLM's `EngineArgs` that an engine refuses, by the reason: those by which it would sample from another
-distribution than the trainer's policy, or report other log-probabilities."""
+"""Arguments of vLLM's `EngineArgs` that an engine refuses, by the reason."""
 MAX_FORBIDDEN = 1024
-"""Token ids with a bias that a request may have in vLLM's newer model runner (v1/worker/gpu/sample/logit_bias.py); one
-more ends the engine."""
+"""Token ids with a bias in a request to vLLM's newer model runner (v1/worker/gpu/sample/logit_bias.py)."""
 CPU_KV_CACHE_GB = 0.25
 BATCHED_TOKENS = 8192
 """Tokens of one step on a GPU. vLLM's own 2048 are fewer than one screenshot of 1080p has."""
 SCREEN = (1920, 1080)
-"""Width and height of the largest screenshots: those of OSWorld."""
+"""The largest screenshots: those of OSWorld."""
 ALWAYS: dict[str, Any] = {
     "logprobs_mode": "processed_logprobs",
-    "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
+    "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.policy.Float32Head
     "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
     "seed": 0,
     "worker_extension_cls": "arpo.inference.vllm_worker.WeightAccess",
 }
-"""Arguments of vLLM that are the same for every engine."""
 
 
 @checked
@@ -87,9 +85,9 @@ class VllmEngine(ThreadedEngine):
 
     A start sets the environment variables that vLLM reads (unless set), and on CPU turns `torch.compile` off for the
     whole process: compiling vLLM's small helpers takes longer than a tiny run. The random state of the process is left
-    as it was. So is `torch.set_num_threads`, which vLLM replaces by a function that does nothing: how many OpenMP
-    threads there are is a property of each thread. On CPU the engine's has `OMP_NUM_THREADS` of them, or 1 where that
-    is not set (a tiny model is several times slower with 2), and the trainer's keeps its own number.
+    as it was, and so is `torch.set_num_threads`, which vLLM replaces by a function that does nothing. On CPU the
+    engine's thread has `OMP_NUM_THREADS` OpenMP threads, or 1 where that is not set (a tiny model is several times
+    slower with 2), and the trainer's keeps its own number.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of the configuration
@@ -113,27 +111,24 @@ class VllmEngine(ThreadedEngine):
             path: A `from_pretrained` directory.
             dtype: `float32` or `bfloat16`, of weights and computation.
             max_model_len: Tokens of prompt, images and response together.
-            max_num_seqs: Number of requests that run at once; more wait.
-            max_images: Number of images of one request at most.
-            kv_cache_gb: Size of the KV cache in GiB; None is 0.25 on CPU, and on a GPU as much as vLLM's
-                `gpu_memory_utilization` leaves.
+            max_num_seqs: Requests that run at once; more wait.
+            max_images: Images of one request at most.
+            kv_cache_gb: GiB of the KV cache; None is 0.25 on CPU, and on a GPU what `gpu_memory_utilization` leaves.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests then run
                 one by one without any cache of activations, so this is for tests and tiny runs.
             lora_rank: Rank of the adapter that every update brings; None where updates bring all weights.
-            screenshots: Number of screenshots in use at once, of the episodes that this engine serves: so many stay
-                preprocessed in host memory, 25 MB each at 1080p in bfloat16. With fewer, an episode's next step
-                prepares its whole history again.
-            sleeps: Whether `sleep` gives the GPU's memory back. Updates bring all weights anew, or the adapter: the
-                weights under it wait in host memory.
+            screenshots: Screenshots in use at once, of the episodes that this engine serves: so many stay preprocessed
+                in host memory, 25 MB each at 1080p in bfloat16. With fewer, an episode's next step prepares its whole
+                history again.
+            sleeps: Whether `sleep` gives the GPU's memory back; the weights under an adapter wait in host memory.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`; not those of `REFUSED_ARGS`.
         """
-        _check_here(dtype, lora_rank)
         for reason, names in REFUSED_ARGS.items():
             if refused := [name for name in names if name in (engine_args or {})]:
                 raise ConfigError(f"engine_args must not hold {', '.join(refused)}: {reason}")
         check_context(path, max_model_len)
-        _check_recurrence(path, dtype, lora_rank)
+        _check_process(path, dtype, lora_rank)
         before_start()
         self._chat = ChatTokenizer(path)
         _check_forbidden(len(self._chat.forbidden_ids))
@@ -162,7 +157,7 @@ class VllmEngine(ThreadedEngine):
             "enable_sleep_mode": self._sleeps,
             **ALWAYS,
             **_device_arguments(kv_cache_gb, at_once, max_model_len),
-            **_lora_arguments(lora_rank),
+            **({} if lora_rank is None else LORA | {"max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}),
             **_with_processes(engine_args or {}),
         }
         self._engine: Any = None
@@ -257,14 +252,10 @@ class VllmEngine(ThreadedEngine):
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         if self._lora_rank is not None:
             self._load_adapter(dict(tensors))
-            return
-        if self._engine.vllm_config.parallel_config.world_size == 1:
-            self._load_in_place(tensors)
+        elif self._engine.vllm_config.parallel_config.world_size == 1:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
         else:
             self._load_through_file(tensors)
-
-    def _load_in_place(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
 
     def _load_through_file(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Send weights to workers in other processes, which tensors in a call do not reach."""
@@ -334,24 +325,19 @@ class VllmEngine(ThreadedEngine):
         cleanup_dist_env_and_memory()
 
 
-def _check_here(dtype: str, lora_rank: int | None) -> None:
-    """Check that this machine and this process can serve a number format and adapters."""
-    computation = dtype_of(dtype)
+def _check_process(path: str | Path, dtype: str, lora_rank: int | None) -> None:
+    """Check that this machine and this process can serve a model in a number format, and with adapters."""
+    computation, on_gpu = dtype_of(dtype), torch.cuda.is_available()
     if lora_rank is not None and not 1 <= lora_rank <= max(LORA_RANKS):
         raise ConfigError(f"lora_rank must be null or from 1 to {max(LORA_RANKS)}, got {lora_rank}")
-    if lora_rank is not None and computation == torch.float32 and torch.cuda.is_available():
+    if lora_rank is not None and computation == torch.float32 and on_gpu:
         raise ConfigError(f"vLLM's LoRA kernels on a GPU compute in bfloat16: set dtype=bfloat16, got {dtype}")
     if torch.distributed.is_initialized():
         raise ConfigError(
             "torch.distributed is already initialised in this process and vLLM needs its own; "
             "host the engine in arpo.inference.fleet.FleetEngine"
         )
-
-
-def _check_recurrence(path: str | Path, dtype: str, lora_rank: int | None) -> None:
-    """Refuse a model that vLLM's kernels of Gated DeltaNet for the CPU cannot serve, and would end at."""
-    narrow = dtype == "bfloat16" and lora_rank is None
-    if not narrow and not torch.cuda.is_available() and is_recurrent(path):
+    if not on_gpu and (computation == torch.float32 or lora_rank is not None) and is_recurrent(path):
         raise ConfigError(
             f"vLLM computes the recurrent layers of '{path}' on a CPU in bfloat16 alone, and without LoRA (here: "
             f"dtype={dtype}, lora_rank={lora_rank}): set engine=hf"
@@ -359,7 +345,6 @@ def _check_recurrence(path: str | Path, dtype: str, lora_rank: int | None) -> No
 
 
 def _check_forbidden(number: int) -> None:
-    """Check that vLLM can forbid so many token ids."""
     if number > MAX_FORBIDDEN and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "0":
         raise ConfigError(
             f"the policy has {number:,} token ids that are never sampled, and vLLM's newer model runner forbids at "
@@ -403,18 +388,6 @@ def _with_processes(engine_args: Mapping[str, object]) -> dict[str, Any]:
     """
     backend = {"distributed_executor_backend": "mp"} if has_several_processes(engine_args) else {}
     return backend | dict(engine_args)
-
-
-def _lora_arguments(rank: int | None) -> dict[str, Any]:
-    """Return vLLM's arguments for one adapter at a time: a new one drives the old one out."""
-    if rank is None:
-        return {}
-    return {
-        "enable_lora": True,
-        "max_loras": 1,
-        "max_cpu_loras": 1,
-        "max_lora_rank": min(size for size in LORA_RANKS if size >= rank),
-    }
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing_extensions import override
 from arpo.algorithms.losses import Aggregation, TokenLoss
 from arpo.bounds import NotNegative, checked
 from arpo.methods.grpo import GRPO
-from arpo.methods.method import Credit, Needs, Scores, TokenScores, TokenTerms
+from arpo.methods.method import Credit, Needs, Scores, TokenTerms
 from arpo.types import Group
 
 
@@ -36,12 +36,13 @@ class Distillation(GRPO):
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         assert scores is not None, "needs.scores"
-        pairs = zip(super().credits(groups), scores, strict=True)
-        return [[self._credit(*each) for each in zip(*rows, strict=True)] for rows in pairs]
-
-    def _credit(self, rewarded: Credit, said: TokenScores) -> Credit:
-        assert said.teacher is not None, "needs.teacher"
-        return Credit(said.teacher - said.logprobs + self.reward_weight * rewarded.advantages)
+        found = super().credits(groups)
+        for row, said in zip(found, scores, strict=True):
+            for place, each in enumerate(said):
+                assert each.teacher is not None, "needs.teacher"
+                rewarded = self.reward_weight * row[place].advantages
+                row[place] = Credit(each.teacher - each.logprobs + rewarded)
+        return found
 
     @override
     def loss(self, terms: TokenTerms) -> TokenLoss:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 
 import torch
 from torch import Tensor
@@ -28,7 +27,10 @@ class DPO(Preference):
     def loss(
         self, log_ratios: Tensor, batch: Sequence[Trajectory], extra: Tensor | None = None
     ) -> tuple[Tensor, Mapping[str, float]]:
-        if len(batch) % 2 or not all(starmap(_is_better, zip(batch[0::2], batch[1::2], strict=False))):
+        rewards = [trajectory_reward(trajectory, format_weight=1.0) for trajectory in batch]
+        better = (one > other for one, other in zip(rewards[0::2], rewards[1::2], strict=False))
+        of_one_task = (one.task_id == other.task_id for one, other in zip(batch[0::2], batch[1::2], strict=False))
+        if len(batch) % 2 or not all(better) or not all(of_one_task):
             raise ConfigError(
                 "module=dpo learns from pairs of trajectories of one task, and the batch is not made of pairs: set "
                 "datamodule.examples._target_ to arpo.datamodules.examples.pairs"
@@ -37,9 +39,3 @@ class DPO(Preference):
         good = torch.arange(len(batch), device=log_ratios.device) % 2 == 0
         metrics = self.rewards(log_ratios, good) | {"train/accuracy": (chosen > rejected).float().mean().item()}
         return -logsigmoid(self.beta * (chosen - rejected)).mean(), metrics
-
-
-def _is_better(one: Trajectory, other: Trajectory) -> bool:
-    """Return whether a trajectory has the same task as another one and a higher reward, format included."""
-    rewards = [trajectory_reward(trajectory, format_weight=1.0) for trajectory in (one, other)]
-    return one.task_id == other.task_id and rewards[0] > rewards[1]

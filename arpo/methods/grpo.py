@@ -38,13 +38,8 @@ class GRPO(Method):
 
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
-        return [
-            [
-                Credit.of_trajectory(trajectory, advantage)
-                for trajectory, advantage in zip(group.trajectories, self.advantages(group).tolist(), strict=True)
-            ]
-            for group in groups
-        ]
+        pairs = (zip(group.trajectories, self.advantages(group).tolist(), strict=True) for group in groups)
+        return [[Credit.of_trajectory(*pair) for pair in row] for row in pairs]
 
     def advantages(self, group: Group) -> Float[Tensor, " group"]:
         """Return one advantage a trajectory of the group."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import ClassVar
 
 import torch
@@ -23,8 +22,8 @@ class KTO(Preference):
 
     A success loses λ_D (1 - σ(β (r - z))), a failure λ_U (1 - σ(β (z - r))): equation 7 without its constant λ_y. The
     reference point z = max(0, mean of r), an estimate of KL(π ‖ π_ref) without a gradient (section 4.1), is made as
-    TRL makes it: of trajectories that see what one of the batch has seen, and say
-    what the one before it has said (`mismatched`); where both said the same, it is the one before that.
+    TRL makes it: of trajectories that see what one of the batch has seen, and say what the one before it has said
+    (`mismatched`); where both said the same, it is the one before that.
 
     Args:
         desirable_weight: Weight of successes, λ_D. The paper keeps λ_D times their number within 1 to 4/3 of λ_U times
@@ -65,22 +64,19 @@ class KTO(Preference):
 
 
 def mismatches(batch: Sequence[Trajectory]) -> list[tuple[Trajectory, Trajectory]]:
-    """Return each trajectory of a batch with the nearest one before it that said something else; the last one stands
-    before the first.
+    """Return each trajectory of a batch with the nearest one before it, in a circle, that said something else.
 
     Two that said the same, as far as both go on, are no mismatch: what one has said is then what the other said where
     it stood. A trajectory from which all others are no different is left out.
     """
     found: list[tuple[Trajectory, Trajectory]] = []
     for place, here in enumerate(batch):
-        others = (batch[place - back] for back in range(1, len(batch)))
-        found += islice(((here, other) for other in others if _differs(here, other)), 1)
+        for other in (batch[place - back] for back in range(1, len(batch))):
+            pairs = zip(here.steps, other.steps, strict=False)
+            if any(one.response_ids != another.response_ids for one, another in pairs):
+                found.append((here, other))
+                break
     return found
-
-
-def _differs(one: Trajectory, other: Trajectory) -> bool:
-    pairs = zip(one.steps, other.steps, strict=False)
-    return any(here.response_ids != there.response_ids for here, there in pairs)
 
 
 def mismatched(shown: Trajectory, said: Trajectory, next_prompt: NextPrompt) -> Trajectory:

@@ -34,7 +34,6 @@ class Credit:
     """The lesson of each sampled token of a trajectory, step after step."""
 
     advantages: Float[Tensor, " tokens"]
-    """How much better each was than what could be expected."""
     returns: Float[Tensor, " tokens"] | None = None
     """The target of a critic before each; None without a critic."""
 
@@ -101,9 +100,8 @@ class TokenTerms:
     weights: Float[Tensor, "batch actions"] | None = None
     """Factors of the policy's term: corrections and selections, without gradient; None where all are 1."""
     values: Float[Tensor, "batch actions"] | None = None
-    """The critic's, with gradient."""
+    """The critic's, with gradient, and `returns` its targets."""
     returns: Float[Tensor, "batch actions"] | None = None
-    """Its targets."""
     entropy: Float[Tensor, "batch actions"] | None = None
     """Of the distribution that each token was sampled from; its gradient is there where `needs.entropy` is."""
     reference: Float[Tensor, "batch actions"] | None = None
@@ -187,11 +185,9 @@ class Method(ABC):
 
     @abstractmethod
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
-        """Return the credit of every trajectory of every group, in their order.
+        """Return the credit of every trajectory of every group of a batch, in their order.
 
-        Args:
-            groups: All groups of a batch.
-            scores: Of the sampled tokens of each trajectory, by policies and critic; None unless `needs.scores`.
+        The scores of its sampled tokens, by policies and critic, are there where `needs.scores` is.
         """
 
     def checked_credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
@@ -246,12 +242,9 @@ class Method(ABC):
         )
 
     def average(self, sequences: float, tokens: float, share: float) -> MinibatchAverage:
-        """Return the average over the tokens of a minibatch.
+        """Return the average over the tokens of a minibatch of so many sequences and sampled tokens.
 
-        Args:
-            sequences: Sequences of the minibatch, divided by the ranks, which average their gradients.
-            tokens: Its sampled tokens, divided likewise.
-            share: The part of the batch that one minibatch of a pass is, divided likewise: 1 / (minibatches · ranks).
+        A pass over the batch has 1 / `share` of them. All three are divided by the ranks, which average gradients.
         """
         return MinibatchAverage(self.aggregation, sequences=sequences, tokens=tokens, length=self.dr_grpo_length)
 
@@ -280,12 +273,6 @@ class Method(ABC):
         """Return the weight of each token for how far its sampler was off-policy; None where nothing is corrected.
 
         A replayed success counts in full: it is there because the policy would hardly sample it.
-
-        Args:
-            old_logprobs: Of the policy before the update.
-            sampler_logprobs: Of the engine at generation.
-            mask: True on action tokens.
-            replayed: True for sequences that replay put in.
         """
         if self.rule is None:
             return None
@@ -300,11 +287,11 @@ class StepMethod(Method):
 
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
-        return [self._of(group) for group in groups]
-
-    def _of(self, group: Group) -> list[Credit]:
-        rows = torch.split(self.advantages(group), [len(trajectory.steps) for trajectory in group.trajectories])
-        return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
+        found: list[list[Credit]] = []
+        for group in groups:
+            rows = torch.split(self.advantages(group), [len(trajectory.steps) for trajectory in group.trajectories])
+            found.append([Credit.of_steps(*pair) for pair in zip(group.trajectories, rows, strict=True)])
+        return found
 
     @abstractmethod
     def advantages(self, group: Group) -> Float[Tensor, " steps"]:

@@ -44,10 +44,7 @@ class Preference(ABC):
     ) -> tuple[Float[Tensor, ""], Mapping[str, float]]:
         """Return the loss of a batch, differentiable in its log-ratios, and metrics.
 
-        Args:
-            log_ratios: Of the batch.
-            batch: The trajectories.
-            extra: The log-ratios of `extra_trajectories`; None where there are none.
+        The log-ratios of `extra_trajectories` are None where there are none.
         """
 
     def rewards(self, log_ratios: Float[Tensor, " batch"], good: Bool[Tensor, " batch"]) -> dict[str, float]:

@@ -88,12 +88,7 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint that vLLM and `from_pretrained` load, of transformers 4 as of 5.
 
-    Args:
-        tensors: Names and values, taken one at a time.
-        dtype: Their number format, such as `bfloat16`.
-        base: The checkpoint whose settings, tokenizer and processor they go with.
-        directory: Made where it is missing.
-        file_bytes: Of a file of weights at most, unless a single tensor is larger.
+    Tensors are taken one at a time; settings, tokenizer and processor are those of the checkpoint `base`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     write_config(json.loads((base / "config.json").read_text(encoding="utf-8")), dtype, directory)

@@ -56,9 +56,8 @@ class TokenBatch:
     def to(self, device: torch.device | str) -> "TokenBatch":
         """Return the batch on a device; the host does not wait for it."""
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, part in parts.items():
-            parts[name] = to_device(part, device) if isinstance(part, Tensor) else part
-        return TokenBatch(**parts)
+        sent = {name: to_device(part, device) for name, part in parts.items() if isinstance(part, Tensor)}
+        return TokenBatch(**parts | sent)
 
 
 def collate(
@@ -69,11 +68,8 @@ def collate(
 ) -> TokenBatch:
     """Return the batch of some sequences, with rows in the order given.
 
-    Args:
-        tokenized: At least one sequence.
-        screenshots: PNG bytes by SHA-256, of all screenshots that the sequences show.
-        images: Makes patches of them.
-        features: The vision tower's output of each of them by SHA-256, [tokens, hidden], where it is known already.
+    The PNGs of all screenshots that they show are given by SHA-256, and so are the features: the vision tower's output
+    of each, [tokens, hidden], where it is known already.
     """
     if not tokenized:
         raise ValueError("cannot collate 0 sequences: give at least 1")
@@ -117,8 +113,8 @@ def micro_batches(lengths: Sequence[int], max_tokens: AtLeastOne) -> list[list[i
     """Return positions in `lengths` in the fewest groups that are neither too large nor padded too much.
 
     In each group, rows times the longest row stays within `max_tokens`; a longer sequence stands alone. Of what
-    all groups compute, no more than `MAX_PADDING` is padding. Of the ways with as few groups, it is one with the least
-    padding. Longest first, ties in the order given; the result depends on nothing else.
+    all groups compute, no more than `MAX_PADDING` is padding, and the least with as few groups. Longest first, ties in
+    the order given; the result depends on nothing else.
     """
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     starts = _cuts([lengths[position] for position in order], max_tokens)

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from threading import Lock
 
@@ -24,13 +25,9 @@ WORTH_WORKERS = 16 * 1920 * 1080
 class ImageProcessor:
     """A maker of patches from screenshots, equal bit for bit to the checkpoint's own image processor.
 
-    Resized screenshots are kept by key, least recently used dropped first, so that every step of an episode and every
-    forward of an update share one decoding. Safe to call from several threads.
-
-    Args:
-        path: A directory or hub name that `from_pretrained` loads.
-        cache_mb: Megabytes of screenshots to keep between updates: 1080p takes 6.3. Those of an update are all kept
-            while it lasts.
+    Resized screenshots are kept by the SHA-256 of their PNG, least recently used dropped first, so that every step of
+    an episode and every forward of an update share one decoding: those of an update while it lasts, between updates
+    `cache_mb` megabytes, of which 1080p takes 6.3. Safe to call from several threads.
     """
 
     def __init__(self, path: str | Path, *, cache_mb: NotNegative = 1024) -> None:
@@ -53,12 +50,7 @@ class ImageProcessor:
         """The number of screenshots decoded so far: calls that the cache did not answer."""
 
     def __call__(self, key: str, png: bytes) -> ImagePatches:
-        """Return the patches of a screenshot.
-
-        Args:
-            key: The SHA-256 of the PNG.
-            png: The screenshot; not looked at if the key is known.
-        """
+        """Return the patches of a screenshot, whose PNG is not looked at if the key is known."""
         packed = self.packed(key, png)
         return ImagePatches(normalized_films(packed.pixels, self.mean, self.std, self.frames), packed.grid)
 
@@ -82,21 +74,17 @@ class ImageProcessor:
         return packed
 
     def prepare(self, screenshots: Mapping[str, bytes], processes: int) -> None:
-        """Begin to decode the screenshots of an update, and keep all of them until `forget`.
+        """Begin to decode the screenshots of an update, in the order given, and keep all of them until `forget`.
 
-        Where they are many or large, worker processes decode them in the order given; starting these takes as long as
-        a dozen screenshots of 1080p.
-
-        Args:
-            screenshots: PNG bytes by SHA-256, in the order in which they will be wanted.
-            processes: How many may decode at the same time.
+        Where they are many or large, worker processes decode them; starting these takes as long as a dozen
+        screenshots of 1080p.
         """
         with self._lock:
             unknown = {key: png for key, png in screenshots.items() if key not in self._cache}
             for key in screenshots.keys() & self._cache.keys():
                 self._cache.move_to_end(key)  # what is not wanted leaves first
-            needed = sum(self._bytes(png) for png in screenshots.values())
-            self._capacity = max(self._usual_bytes, needed)
+            patches = sum(prod(self._settings.grid(*picture_size(png))) for png in screenshots.values())
+            self._capacity = max(self._usual_bytes, patches * 3 * self._settings.patch_size**2)
         if sum(width * height for width, height in map(picture_size, unknown.values())) < WORTH_WORKERS:
             return
         if self._workers is None:
@@ -126,10 +114,6 @@ class ImageProcessor:
             if key in self._cache:
                 return self._cache[key].grid
         return self._settings.grid(*picture_size(png))
-
-    def _bytes(self, png: bytes) -> int:
-        frames, rows, columns = self._settings.grid(*picture_size(png))
-        return frames * rows * columns * 3 * self._settings.patch_size**2
 
     def _shrink(self) -> None:
         while self._cached_bytes > self._capacity:

@@ -97,13 +97,9 @@ def update_error(model: nn.Module, dtype: torch.dtype) -> float | None:
 
     The layers are the first one with an update, the last, and one between. An engine in bfloat16 rounds A and B, each
     to 2^-9 of its size; of a base weight that an update was merged into, it would round away nearly the whole update.
-
-    Args:
-        model: A model with adapters.
-        dtype: The engine's format.
     """
-    layers = [(name, full(tensor)) for name, tensor in adapter_tensors(model)]
-    pairs = [(layers[2 * i][1], layers[2 * i + 1][1]) for i in range(len(layers) // 2)]
+    factors = [full(tensor) for _, tensor in adapter_tensors(model)]
+    pairs = list(zip(factors[0::2], factors[1::2], strict=True))
     last = len(pairs) - 1
     error = update = 0.0
     for a, b in (pairs[place * last // (MEASURED_LAYERS - 1)] for place in range(MEASURED_LAYERS)):
@@ -122,15 +118,11 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         owner, _, own_name = name.partition("base_layer.")
         if owner in layers and own_name == "weight":
-            yield owner + own_name, full(parameter.detach()).float() + _update(layers[owner])
+            layer = layers[owner]
+            first, second = (full(part[ADAPTER].weight.detach()) for part in (layer.lora_A, layer.lora_B))
+            yield owner + own_name, full(parameter.detach()).float() + second @ first * layer.scaling[ADAPTER]
         elif ".lora_" not in name:
             yield owner + own_name, parameter.detach()
-
-
-def _update(layer: LoraLayer) -> Tensor:
-    first, second = (full(part[ADAPTER].weight.detach()) for part in (layer.lora_A, layer.lora_B))
-    product: Tensor = second @ first * layer.scaling[ADAPTER]
-    return product
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:

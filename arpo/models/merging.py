@@ -27,12 +27,8 @@ def merge(shares: Sequence[tuple[Path, float]], directory: Path) -> None:
     """Write θ = Σ α_k θ_k of policies that began as one, whole or not at all.
 
     It is computed in float32, tensor by tensor, and written in the number format of each. Configuration, tokenizer and
-    processor are those of the first policy.
-
-    Args:
-        shares: The directory of each policy, as `from_pretrained` loads it, or of what has that in `policy/`, and its
-            α, which are above 0 and add up to 1.
-        directory: Where the result goes; must not exist.
+    processor are those of the first policy. A share is the directory of a policy, as `from_pretrained` loads it, or of
+    what has that in `policy/`, and its α.
     """
     if len(shares) < 2:
         raise ConfigError(f"name at least two policies, as A=0.5 B=0.5; got {len(shares)}")
@@ -44,8 +40,15 @@ def merge(shares: Sequence[tuple[Path, float]], directory: Path) -> None:
     if directory.exists():
         raise ConfigError(f"{directory} exists: name another folder with --to, or delete that one")
     folders = [_policy_in(path) for path, _ in shares]
+    first = _described(folders[0])
     for folder in folders[1:]:
-        _check_alike(folders[0], folder)
+        other = _described(folder)
+        if found := [key for file in first if file in other for key in _differing(first[file], other[file], file)]:
+            more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+            raise ConfigError(
+                f"{folders[0]} and {folder} are no policies of one model: they differ in "
+                f"{', '.join(found[:MOST_SHOWN])}{more}"
+            )
     config = _read(folders[0] / "config.json")
     with atomically(directory) as partial:
         policies = [CheckpointWeights(folder) for folder in folders]
@@ -64,17 +67,6 @@ def _policy_in(path: Path) -> Path:
     )
 
 
-def _check_alike(folder: Path, other: Path) -> None:
-    """Check that two policies are of one model: settings, inputs, vocabulary, and names and shapes of weights."""
-    first, second = _described(folder), _described(other)
-    found = [key for file in first if file in second for key in _differing(first[file], second[file], file)]
-    if found:
-        more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
-        raise ConfigError(
-            f"{folder} and {other} are no policies of one model: they differ in {', '.join(found[:MOST_SHOWN])}{more}"
-        )
-
-
 def _described(folder: Path) -> dict[str, Any]:
     """Return all in which policies of one model are alike, by file."""
     try:
@@ -83,19 +75,21 @@ def _described(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"a file of {folder} cannot be read: {error}") from error
     vocabulary = {name: json.dumps(_read(folder / name)) for name in VOCABULARY if (folder / name).is_file()}
     sampling = {name: _read(folder / name) for name in ("generation_config.json",) if (folder / name).is_file()}
-    model = {"config.json": completed_config(_read(folder / "config.json")), "weights": shapes}
-    return model | vocabulary | sampling | _inputs(folder)
-
-
-def _inputs(folder: Path) -> dict[str, Any]:
-    """Return the rules by which screens and words become inputs, as transformers reads them from files of any form."""
+    # The rules by which screens and words become inputs, as transformers reads them from files of any form.
     processor = load_processor(folder)
     tokenizer = processor.tokenizer
-    return {
-        "images": asdict(replace(image_numbers(processor.image_processor, folder), missing_limits={})),
-        "chat template": processor.chat_template or tokenizer.chat_template,
-        "special tokens": tokenizer.get_added_vocab() | {"end": tokenizer.eos_token, "padding": tokenizer.pad_token},
-    }
+    return (
+        vocabulary
+        | sampling
+        | {
+            "config.json": completed_config(_read(folder / "config.json")),
+            "weights": shapes,
+            "images": asdict(replace(image_numbers(processor.image_processor, folder), missing_limits={})),
+            "chat template": processor.chat_template or tokenizer.chat_template,
+            "special tokens": tokenizer.get_added_vocab()
+            | {"end": tokenizer.eos_token, "padding": tokenizer.pad_token},
+        }
+    )
 
 
 def _differing(one: Any, other: Any, key: str) -> Iterator[str]:

@@ -24,11 +24,7 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Return the tensor on the host, in pinned memory if it comes from a GPU.
-
-    Torch keeps that memory for the tensors after it. Ordinary memory costs a second copy, and its pages are new each
-    time.
-    """
+    """Return the tensor on the host, in pinned memory if it comes from a GPU, which torch keeps for those after it."""
     if tensor.is_cpu:
         return tensor
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
@@ -52,15 +48,10 @@ def shard(
     the rest. It is entered by `action_logprobs` and `visual_tokens`; a submodule called past it finds shards where it
     expects weights.
 
-    Shards have the number format of the parameters; gradients are reduced in float32. With trainable parameters in
-    float32 no update is lost in rounding, and no other copy of the weights is needed.
-
-    Args:
-        policy: With parameters on the meta device; those that are shared stay shared.
-        units: Its blocks, none inside another.
-        mesh: One dimension of ranks. With a GPU mesh, shards go to the current GPU.
-        dtype: Of gathered weights and of the computation.
-        read: Gives the value of a parameter by its name in the policy and its shape.
+    Shards have the number format of the parameters, which are on the meta device before; gathered weights and the
+    computation have `dtype`, and gradients are reduced in float32. With trainable parameters in float32 no update is
+    lost in rounding, and no other copy of the weights is needed. Shared parameters stay shared. `read` gives the value
+    of a parameter by its name in the policy and its shape.
     """
     precision = MixedPrecisionPolicy(
         param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32, cast_forward_inputs=False

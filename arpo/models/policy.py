@@ -1,7 +1,7 @@
 """The policy: a checkpoint that gives log-probabilities of the tokens it acted with."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from arpo.bounds import AtLeastOne, Positive, checked
 from arpo.errors import ConfigError
@@ -23,7 +24,6 @@ from arpo.models.checkpoint import CheckpointWeights, model_without_weights, wri
 from arpo.models.collate import TokenBatch
 from arpo.models.family import checkpoint_directory
 from arpo.models.images import ImageProcessor
-from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
 from arpo.models.lora import (
     adapter_tensors,
     add_lora,
@@ -67,16 +67,15 @@ class LoraSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionLogprobs:
-    """The policy's verdict on the sampled tokens of a batch, each row packed to the left."""
+    """The policy's verdict on the sampled tokens of a batch, each row packed to the left, 0 on padding."""
 
     logprobs: Float[Tensor, "batch actions"]
-    """0 on padding."""
     mask: Bool[Tensor, "batch actions"]
     """True where there is a token."""
     entropy: Float[Tensor, "batch actions"] | None
-    """Of the distribution each token was sampled from; 0 on padding. Its gradient is up to `entropy_gradient`."""
+    """Of the distribution each token was sampled from; its gradient is up to `entropy_gradient`."""
     values: Float[Tensor, "batch actions"] | None = None
-    """What a critic says before each token, with its gradient; 0 on padding."""
+    """What a critic says before each token, with its gradient."""
 
 
 @checked
@@ -128,7 +127,11 @@ class Policy(nn.Module):
         self.images = ImageProcessor(path)
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
         loaded = torch.float32 if lora is None else torch_dtype
-        self.model = self._load(loaded, attention) if mesh is None else model_without_weights(path, attention)
+        self.model: Any = (
+            self.family.model_class.from_pretrained(path, dtype=loaded, attn_implementation=attention)
+            if mesh is None
+            else model_without_weights(path, attention)
+        )
         self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         self._vision = self.family.tower(self.model, self.images.mean, self.images.std)
         self.model.requires_grad_(requires_grad=lora is None)
@@ -182,20 +185,15 @@ class Policy(nn.Module):
         """Return the log-probability of every sampled token of the batch.
 
         Hidden states are selected before the output layer, so logits exist only where the policy acted. Ids that
-        engines never sample have probability zero here too.
-
-        Args:
-            batch: On any device.
-            temperature: At which the tokens were sampled.
-            with_entropy: Whether to give entropies too, for the metrics.
-            critic: Makes a value [tokens, 1] of the states [tokens, hidden] that predict the tokens; its gradient
-                ends there.
+        engines never sample have probability zero here too. A critic makes a value [tokens, 1] of the states
+        [tokens, hidden] that predict the tokens; its gradient ends there.
         """
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
         offloads = self._offload_activations and torch.is_grad_enabled()
-        with self._format(), self._offload() if offloads else nullcontext():
+        offload = save_on_cpu(pin_memory=self.device.type == "cuda") if offloads else nullcontext()
+        with self._format(), offload:
             hidden = self._hidden_states(batch)
         # The state at one token predicts the next.
         states = hidden.flatten(0, 1).index_select(0, batch.action_places - 1)
@@ -209,11 +207,12 @@ class Policy(nn.Module):
             with_entropy=with_entropy,
             entropy_gradient=self.entropy_gradient,
         )
+        pack = partial(pack_left, mask=batch.packed_mask, places=batch.packed_places)
         return ActionLogprobs(
-            pack_left(logprobs, batch.packed_mask, batch.packed_places),
+            pack(logprobs),
             batch.packed_mask,
-            None if entropy is None else pack_left(entropy, batch.packed_mask, batch.packed_places),
-            None if critic is None else pack_left(_values(critic, states), batch.packed_mask, batch.packed_places),
+            None if entropy is None else pack(entropy),
+            None if critic is None else pack(critic(states.detach().float()).squeeze(1)),
         )
 
     @property
@@ -247,10 +246,9 @@ class Policy(nn.Module):
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what an engine that loaded the same checkpoint needs: every weight, or with LoRA the adapter alone.
 
-        Weights have the names that `save_pretrained` writes and that vLLM's `load_weights` takes, a tied output layer
-        left out; adapters those of `arpo.models.lora.adapter_tensors`. All are in the format of the computation, to
-        which the forward pass rounds them. One tensor exists at a time; where weights are sharded, each is
-        gathered, so every rank must go through all of them.
+        Weights have the names that vLLM's `load_weights` takes, a tied output layer left out; adapters those of
+        `arpo.models.lora.adapter_tensors`. All are in the format of the computation. One tensor exists at a time;
+        where weights are sharded, each is gathered, so every rank must go through all of them.
         """
         if self._lora is not None:
             tensors = adapter_tensors(self.model)
@@ -260,11 +258,7 @@ class Policy(nn.Module):
             yield self.family.checkpoint_name(name), full(tensor.to(self.dtype))
 
     def update_error(self) -> float | None:
-        """Return the share of LoRA's update that is lost on its way to the engine.
-
-        It is ‖ΔW that is sent - ΔW‖ / ‖ΔW‖ over a few layers (`arpo.models.lora.update_error`); None without LoRA, and
-        before the first update.
-        """
+        """Return the share of LoRA's update that is lost on its way to the engine; None where there is none yet."""
         return None if self._lora is None else update_error(self.model, self.dtype)
 
     def saved_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -287,13 +281,6 @@ class Policy(nn.Module):
         """Compute in the format of the computation, where weights are in float32, for a while."""
         return nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
 
-    def _offload(self) -> AbstractContextManager[object]:
-        """Keep what the backward pass needs in the host's memory, for a while."""
-        return save_on_cpu(pin_memory=self.device.type == "cuda")
-
-    def _load(self, dtype: torch.dtype, attention: str) -> Any:
-        return self.family.model_class.from_pretrained(self.path, dtype=dtype, attn_implementation=attention)
-
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
             parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self.dtype)
@@ -308,11 +295,6 @@ class Policy(nn.Module):
                 visual = self._vision(batch.pixels, batch.image_grid)
         seen = visual.index_select(0, batch.image_index).to(embeddings.dtype)
         return self.family.hidden_states(self.model, embeddings, seen, batch.image_places, batch.position_ids)
-
-
-def _values(critic: nn.Module, states: Float[Tensor, "tokens hidden"]) -> Float[Tensor, " tokens"]:
-    values: Tensor = critic(states.detach().float())
-    return values.squeeze(1)
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -340,14 +322,116 @@ def trained_names(module: nn.Module) -> frozenset[str]:
 
 
 def checkpoint_blocks(model: Any, checkpointing: Checkpointing) -> None:
-    """Let the blocks of a model be checkpointed while it trains.
+    """Let the blocks of a model be checkpointed while it trains, selectively as in TorchTitan (arXiv 2410.06511).
 
-    The backward pass then finds what attention computed in the place of computing it again, as with the selective
-    checkpointing of TorchTitan (arXiv 2410.06511), which keeps products too. The vision tower always keeps its inputs
-    alone: its attention ends with a picture, so there is little to save.
+    The vision tower always keeps its inputs alone: its attention ends with a picture, so there is little to save.
     """
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if checkpointing == "selective":
         kept = partial(create_selective_checkpoint_contexts, ATTENTION_KERNELS)
         model.get_decoder().gradient_checkpointing_enable({"use_reentrant": False, "context_fn": kept})
+
+
+# --- log-probabilities in float32, without the logits of all tokens at once ------------------------------------------
+
+
+class Float32Head(nn.Module):
+    """An output layer whose logits are float32, whatever the model computes in.
+
+    A bfloat16 logit between 16 and 32 is a multiple of 0.125: what an update changes is lost in that, and ratios and
+    their clipping with it. The weight is rounded to `dtype`, as the engine's is; it keeps its name, and stays shared
+    with the embedding where it was.
+    """
+
+    def __init__(self, head: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = head.weight
+        self._dtype = dtype
+
+    def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
+        """Return the logits, in float32."""
+        if self._dtype == torch.float32:
+            return nn.functional.linear(hidden, self.weight)
+        weight = self.weight.to(self._dtype)
+        with torch.autocast(hidden.device.type, enabled=False):
+            if hidden.is_cuda and hidden.dtype == self._dtype:
+                product: Tensor = Float32Product.apply(hidden.flatten(0, -2), weight)  # type: ignore[no-untyped-call]
+                return product.view(*hidden.shape[:-1], -1)
+            return nn.functional.linear(hidden.float(), weight.float())
+
+
+class Float32Product(torch.autograd.Function):
+    """The product hidden @ weight.T in float32, of matrices in one narrower format, as fast as in that format.
+
+    A product of two bfloat16 numbers is exact in float32, in which tensor cores add, so only the order of the sums
+    differs from that of float32 matrices. torch has this product on CUDA, and no derivative of it; here that is the
+    one of float32 matrices.
+    """
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return torch.mm(hidden, weight.T, out_dtype=torch.float32)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        hidden, weight = ctx.saved_tensors
+        for_hidden, for_weight = ctx.needs_input_grad
+        return (
+            (gradient @ weight.float()).to(hidden.dtype) if for_hidden else None,
+            (gradient.T @ hidden.float()).to(weight.dtype) if for_weight else None,
+        )
+
+
+def chosen_logprobs(
+    hidden: Float[Tensor, "tokens hidden"],
+    chosen: Int64[Tensor, " tokens"],
+    head: Callable[[Tensor], Tensor],
+    forbidden: Int64[Tensor, " forbidden"],
+    *,
+    temperature: float,
+    chunk: int,
+    with_entropy: bool,
+    entropy_gradient: bool = False,
+) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"] | None]:
+    """Return log softmax(head(h) / temperature) at the chosen ids, and the entropy if wanted.
+
+    Logits, which are float32, exist for `chunk` tokens at a time only: the backward pass computes them again. Ids that
+    are forbidden have probability zero.
+    """
+
+    def of_chunk(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        # In place, because vocabularies are large and nothing else holds these logits.
+        logits = head(rows).index_fill_(1, forbidden, -torch.inf).div_(temperature)
+        logprobs = -torch.nn.functional.cross_entropy(logits, ids, reduction="none")
+        if not with_entropy:
+            return logprobs, logprobs.new_empty(0)
+        return logprobs, entropy_of_logits(logits if entropy_gradient else logits.detach())
+
+    logprobs: list[Tensor] = []
+    entropies: list[Tensor] = []
+    for rows, ids in zip(torch.split(hidden, chunk), torch.split(chosen, chunk), strict=True):
+        part, entropy = checkpoint(of_chunk, rows, ids, use_reentrant=False, preserve_rng_state=False)
+        logprobs.append(part)
+        entropies.append(entropy)
+    return torch.cat(logprobs), torch.cat(entropies) if with_entropy else None
+
+
+def entropy_of_logits(logits: Float[Tensor, "tokens vocabulary"]) -> Float[Tensor, " tokens"]:
+    """Return the entropy of each row's softmax; a logit of minus infinity adds nothing, to the gradient neither."""
+    probabilities = logits.softmax(-1)
+    if logits.requires_grad:  # the slope of -p log p is infinite at 0
+        probabilities = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny)
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy
+
+
+def pack_left(
+    values: Float[Tensor, " chosen"], mask: Bool[Tensor, "batch actions"], places: Int64[Tensor, " chosen"]
+) -> Float[Tensor, "batch actions"]:
+    """Return the values row by row, zeros behind them; `places` are those of the mask's True in it as one row."""
+    packed: Tensor = values.new_zeros(mask.numel()).index_copy(0, places, values)
+    return packed.view(mask.shape).clone()  # FSDP's hooks would be lost with a view

@@ -39,7 +39,7 @@ class ImageNumbers:
 
     sizes: PatchSettings
     frames: int
-    """How often a patch is repeated: its temporal size."""
+    """The times that a patch is repeated."""
     rescale_factor: float
     mean: tuple[float, ...]
     """Of red, green and blue, like the deviation."""
@@ -50,17 +50,10 @@ class ImageNumbers:
 
 def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
     """Return the processor of a checkpoint, as transformers loads it, or another `kind` of thing by its auto class."""
-    processor = _loaded(kind, path, "config.json" if kind is AutoConfig else FILES[1])
-    if kind is AutoProcessor and type(processor).__name__ != (wanted := family_of(path).processor_class):
-        raise ConfigError(f"{_file(path)}: processor_class must be {wanted}, got {type(processor).__name__}")
-    return processor
-
-
-def _loaded(kind: Any, path: str | Path, name: str) -> Any:
     try:
-        return kind.from_pretrained(path)
+        processor = kind.from_pretrained(path)
     except UNREADABLE as error:
-        directory = Path(path)
+        directory, name = Path(path), "config.json" if kind is AutoConfig else FILES[1]
         if isinstance(error, OSError) and not any((directory / file).exists() for file in (name, *FILES)):
             raise ConfigError(
                 f"cannot load a processor from {str(path)!r}: give the directory of a checkpoint, for "
@@ -76,6 +69,9 @@ def _loaded(kind: Any, path: str | Path, name: str) -> Any:
             f"which says {type(error).__name__}: {' '.join(str(error).split())[:200]}; in what can be trained "
             f"{known}"
         ) from error
+    if kind is AutoProcessor and type(processor).__name__ != (wanted := family_of(path).processor_class):
+        raise ConfigError(f"{_file(path)}: processor_class must be {wanted}, got {type(processor).__name__}")
+    return processor
 
 
 def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
@@ -87,6 +83,7 @@ def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
     if said.get("resample") != PILImageResampling.BICUBIC:
         raise ConfigError(f"{file}: resample must be 3 (BICUBIC), got {said.get('resample')!r}")
     size = said.get("size")
+    edges = size if isinstance(size, Mapping) else {}
     least, most = (_limit(size, edge, file) for edge in EDGES)
     patch, merge, frames = (_whole(said, key, file) for key in ("patch_size", "merge_size", "temporal_patch_size"))
     if most < max(least, (patch * merge) ** 2):
@@ -100,7 +97,7 @@ def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
         rescale_factor=_numbers(said, "rescale_factor", 1, file)[0],
         mean=_numbers(said, "image_mean", 3, file),
         std=_numbers(said, "image_std", 3, file),
-        missing_limits={"min_pixels": least, "max_pixels": most} if None in (_of(size, e) for e in EDGES) else {},
+        missing_limits={"min_pixels": least, "max_pixels": most} if None in map(edges.get, EDGES) else {},
     )
 
 
@@ -117,16 +114,11 @@ def _file(path: str | Path) -> Path:
     return directory / FILES[1]
 
 
-def _of(size: object, key: str) -> object:
-    return size.get(key) if isinstance(size, Mapping) else None
-
-
 def _limit(size: object, edge: str, file: Path) -> int:
-    found = {key: _of(size, key) for key in (edge, EDGES[edge])}
-    value = next((value for value in found.values() if value is not None), None)
+    if isinstance(size, Mapping):
+        size = {key: number for key, number in size.items() if number is not None}
+    value = size.get(edge, size.get(EDGES[edge])) if isinstance(size, Mapping) else None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        if isinstance(size, Mapping):
-            size = {key: number for key, number in size.items() if number is not None}
         raise ConfigError(
             f"{file}: size must hold {edge} or {EDGES[edge]} (or {EDGES[edge]} must stand beside it), a whole number "
             f"of pixels above 0, got {value!r} in size={size}"

@@ -3,8 +3,9 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -34,22 +35,11 @@ RARE = 3
 FREQUENT = 1000
 """The repetitions of what must become one word in the tokenizer's training: more than anything in the corpus has."""
 
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
+_NAMES = (
+    "endoftext im_start im_end object_ref_start object_ref_end box_start box_end quad_start quad_end vision_start "
+    "vision_end vision_pad image_pad video_pad"
 )
+SPECIAL_TOKENS = tuple(f"<|{name}|>" for name in _NAMES.split())
 """Qwen2.5-VL's special tokens, by its names and in its order."""
 
 CHAT_TEMPLATE = (
@@ -129,7 +119,7 @@ class TinyModel:
             directory: Created if missing; `from_pretrained` and vLLM load it.
             corpus: Texts the byte-level BPE is trained on: instructions, responses and prompt texts of the tasks.
             hidden: Width of the language model, a multiple of 64: heads are 32 wide and come in pairs.
-            layers: Depth of the language model.
+            layers: Its depth.
             words: Size of the vocabulary at most, the 14 special tokens and 256 bytes included; numbers are more where
                 points are thousandths of the screen.
             seed: Of the weights.
@@ -142,9 +132,8 @@ class TinyModel:
             context: Tokens of a conversation that the model is made for; engines refuse longer ones.
             vision: Settings of the vision tower in the place of the family's.
         """
-        usual_least, usual_most = self.pixels
-        least = usual_least if min_pixels is None else min_pixels
-        most = usual_most if max_pixels is None else max_pixels
+        least = self.pixels[0] if min_pixels is None else min_pixels
+        most = self.pixels[1] if max_pixels is None else max_pixels
         if not 0 < least <= most:
             raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {least} and {most}")
         if layers < self.least_layers:
@@ -204,33 +193,16 @@ class TinyModel:
 
 
 def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, context: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer in which every number up to the largest is one token."""
+    """Return a byte-level BPE in which every number up to the largest is one token.
+
+    Words may span spaces and quotes but never mix digits with anything else. Special tokens have the first ids.
+    """
     smallest_vocabulary = len(SPECIAL_TOKENS) + 256 + largest_number
     if words < smallest_vocabulary:
         raise ConfigError(
             f"words must be at least {smallest_vocabulary} (special tokens, bytes and numbers to {largest_number}), "
             f"got {words}"
         )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=_train_words(corpus, words, largest_number, SPECIAL_TOKENS),
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=[t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
-        model_max_length=context,
-        clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
-    )
-
-
-def _train_words(corpus: Sequence[str], words: int, largest_number: int, special_tokens: Sequence[str]) -> Tokenizer:
-    """Return a byte-level BPE whose words may span spaces and quotes but never mix digits with anything else.
-
-    Args:
-        corpus: Texts that it is trained on.
-        words: Size of the vocabulary at most, special tokens and 256 bytes included.
-        largest_number: The last of the numbers from 0 on that are one token each.
-        special_tokens: Get the first ids, in this order.
-    """
     names = _names(corpus)
     apart = [pre_tokenizers.Split(Regex(rf"(?<![^\W_])(?:{'|'.join(names)})(?![^\W_])"), behavior="isolated")]
     tokenizer = Tokenizer(models.BPE())
@@ -250,12 +222,23 @@ def _train_words(corpus: Sequence[str], words: int, largest_number: int, special
     trainer = trainers.BpeTrainer(
         vocab_size=words,
         min_frequency=2,
-        special_tokens=list(special_tokens),
+        special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_training_texts(corpus, names, largest_number), trainer)
-    return tokenizer
+    # A letter in the place of a quotation: names and passwords are spelled, and what copies letters copies any.
+    texts = (re.sub(COPIED, "x", text) for text in corpus)
+    whole = [*map(str, range(largest_number + 1)), "user\n", "assistant\n", "system\n", *names]
+    tokenizer.train_from_iterator(chain(texts, whole * FREQUENT), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=[t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
 
 
 def _names(corpus: Sequence[str]) -> list[str]:
@@ -266,12 +249,3 @@ def _names(corpus: Sequence[str]) -> list[str]:
     typed = Counter(name for text in corpus for span in re.findall(TYPED, text) for name in re.findall(NAME, span))
     plain = {name for text in corpus for name in re.findall(WORD, re.sub(QUOTED, "", text))}
     return sorted(name for name, times in typed.items() if name in plain and times >= RARE)
-
-
-def _training_texts(corpus: Sequence[str], names: Sequence[str], largest_number: int) -> Iterator[str]:
-    # A letter in the place of a quotation: names and passwords are spelled, and what copies letters copies any.
-    yield from (re.sub(COPIED, "x", text) for text in corpus)
-    for _ in range(FREQUENT):
-        yield from (str(number) for number in range(largest_number + 1))
-        yield from ("user\n", "assistant\n", "system\n")
-        yield from names

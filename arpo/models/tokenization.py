@@ -28,6 +28,7 @@ from arpo.types import Step, Trajectory
 
 BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?=['\"])")
 """Where special tokens stand in a response of UI-TARS: around the point of an action."""
+SCREENSHOT = {"role": "user", "content": [{"type": "image"}]}
 PROBE = "\ue000"
 """A response that no template holds."""
 CALL = re.compile(
@@ -43,9 +44,6 @@ class ChatTokenizer:
 
     What stands between turns is cut out of the checkpoint's own chat template, so that any directory of a known family
     works unchanged. Ids are only ever appended: what was sampled is never decoded and tokenized again.
-
-    Args:
-        path: A directory or hub name that `from_pretrained` loads.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -61,11 +59,19 @@ class ChatTokenizer:
         # transformers loads Qwen3.5's by a class that splits words in its own way, whatever the file says.
         file = checkpoint_directory(path) / "tokenizer.json"
         written = Tokenizer.from_file(str(file)) if file.is_file() else self._tokenizer.backend_tokenizer
-        self._letters = _without_added_tokens(written)
+        # The same without the tokens that stand beside its words.
+        self._letters = Tokenizer(written.model)
+        if written.normalizer is not None:
+            self._letters.normalizer = written.normalizer
+        if written.pre_tokenizer is not None:
+            self._letters.pre_tokenizer = written.pre_tokenizer
         self.image_token_id: int = config.image_token_id
         self._glue = self._derive_glue(path)
         self.end_of_turn_id: int = self._glue[0]
-        self._screenshot_turn = self._derive_screenshot_turn()
+        whole = self._render([SCREENSHOT, {"role": "assistant", "content": PROBE}])
+        bare = self._encode(whole.partition(PROBE)[2])
+        self._screenshot_turn = self._glue[1 : len(self._glue) - len(bare) + 1]
+        """The ids of a user turn that holds a screenshot and nothing else, as they follow the end of a turn."""
         self.forbidden_ids: tuple[int, ...] = self._never_sampled(config.text_config.vocab_size)
         self._forbidden = frozenset(self.forbidden_ids)
         never = self._forbidden | {self.end_of_turn_id}
@@ -98,16 +104,15 @@ class ChatTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """An id to fill batches with; what it is has no effect."""
+        """An id to fill batches with; any would do."""
         return int(self._tokenizer.pad_token_id)
 
     def first_prompt(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Return the ids of the conversation up to and including the assistant header, one id for each image.
 
-        Args:
-            messages: Chat messages; the content of one is a string or a list of `{"type": "text", "text": …}` and
-                `{"type": "image"}` parts. A text is encoded by its letters; in a `PromptText`, what is not foreign
-                may hold the tokens that responses may hold, too.
+        The content of a message is a string or a list of `{"type": "text", "text": …}` and `{"type": "image"}` parts.
+        A text is encoded by its letters; in a `PromptText`, what is not foreign may hold the tokens that responses may
+        hold, too.
         """
         said = json.dumps(messages, ensure_ascii=False)
         mark = next(character for character in map(chr, range(0xE000, 0x110000)) if character not in said)
@@ -128,8 +133,7 @@ class ChatTokenizer:
     def next_prompt(self, response_ids: Sequence[int]) -> tuple[int, ...]:
         """Return the ids behind a response: the end of its turn, a user turn with one image, the assistant header.
 
-        The end-of-turn id is left out where the response ends with it, so a sampled one is never doubled and a
-        missing one is added as part of the prompt, outside the action mask.
+        A sampled end of turn is never doubled, and a missing one is part of the prompt, outside the action mask.
         """
         ended = bool(response_ids) and response_ids[-1] == self.end_of_turn_id
         return self._glue[1:] if ended else self._glue
@@ -137,8 +141,7 @@ class ChatTokenizer:
     def windowed(self, prompts: Sequence[tuple[int, ...]], window: int | None) -> list[tuple[int, ...]]:
         """Return the prompts of a conversation as the next response reads them: the last `window` with screenshots.
 
-        Each prompt has had one. An earlier one loses it, and the turn of the user that held nothing else. What was
-        sampled between the prompts stays, whole and verbatim.
+        An earlier one loses its own, and the turn of the user that held nothing else.
         """
         if window is None:
             return list(prompts)
@@ -167,15 +170,13 @@ class ChatTokenizer:
         ids: list[int] = []
         # Where a tokenizer has no such tokens, a word may span a tag and what is around it.
         for place, piece in enumerate(CALL.split(text) if "<tool_call>" in self._added else [text]):
-            ids += [self._added[piece]] if place % 4 in (1, 3) else self._with_boxes(piece)
+            if place % 4 in (1, 3):
+                ids.append(self._added[piece])
+                continue
+            for inside, part in enumerate(BOX.split(piece)):  # text, token, point, token and text
+                token = self._added.get(part) if inside % 4 in (1, 3) else None
+                ids += self._spelled(part) if token is None else [token]
         return (*ids, self.end_of_turn_id)
-
-    def _with_boxes(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for place, piece in enumerate(BOX.split(text)):
-            token = self._added.get(piece) if place % 4 in (1, 3) else None  # between them text, point and text
-            ids += self._spelled(piece) if token is None else [token]
-        return ids
 
     def check_response(self, response_ids: Sequence[int]) -> None:
         """Refuse a response that the policy cannot have sampled."""
@@ -249,10 +250,9 @@ class ChatTokenizer:
 
     def _derive_glue(self, path: str | Path) -> tuple[int, ...]:
         """Return the ids between the end of a response and the start of the next, from two renderings of a probe."""
-        user = {"role": "user", "content": [{"type": "image"}]}
         try:
-            head = self._render([user])
-            whole = self._render([user, {"role": "assistant", "content": PROBE}, user])
+            head = self._render([SCREENSHOT])
+            whole = self._render([SCREENSHOT, {"role": "assistant", "content": PROBE}, SCREENSHOT])
         except (ValueError, TypeError, TemplateError) as error:
             raise ConfigError(f"the chat template of {str(path)!r} cannot be rendered: {error}") from error
         before, _, after = whole.partition(PROBE)
@@ -266,29 +266,12 @@ class ChatTokenizer:
             )
         return glue
 
-    def _derive_screenshot_turn(self) -> tuple[int, ...]:
-        """Return the ids of a user turn that holds a screenshot and nothing else, as they follow the end of a turn."""
-        user = {"role": "user", "content": [{"type": "image"}]}
-        whole = self._render([user, {"role": "assistant", "content": PROBE}])
-        bare = self._encode(whole.partition(PROBE)[2])
-        return self._glue[1 : len(self._glue) - len(bare) + 1]
-
     def _never_sampled(self, vocabulary_size: int) -> tuple[int, ...]:
         ids = self._tokenizer.get_vocab()
         special = {ids[name] for name in (*self.family.never_sampled, self._tokenizer.pad_token) if name in ids}
         special.discard(self.end_of_turn_id)
         # The embedding has more rows than the tokenizer has words; the rest decodes to nothing.
         return tuple(sorted(special.union(range(len(self._tokenizer), vocabulary_size))))
-
-
-def _without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that shares everything with another one but knows no token that stands beside its words."""
-    bare = Tokenizer(tokenizer.model)
-    if tokenizer.normalizer is not None:
-        bare.normalizer = tokenizer.normalizer
-    if tokenizer.pre_tokenizer is not None:
-        bare.pre_tokenizer = tokenizer.pre_tokenizer
-    return bare
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,8 +299,8 @@ def tokenize(trajectory: Trajectory, chat: ChatTokenizer) -> list[TokenizedTraje
 
     Where each response saw all screenshots, that is one sequence, the episode (ARPO), and where an expert's answer
     took the place of the policy's, another one from the next step on: a response is trained in the context in which
-    it was sampled, and what took its place is part of later contexts alone. Where responses saw a window of the
-    screenshots, no two have the same context: one sequence a step, in which its response alone is trained (DART).
+    it was sampled. Where responses saw a window of the screenshots, no two have the same context: one sequence a step,
+    in which its response alone is trained (DART).
     """
     for number, step in enumerate(trajectory.steps):
         where = f"trajectory {trajectory.id!r}, step {number}"

@@ -45,8 +45,7 @@ def loss_of(closure: Callable[[], Any] | None) -> Any:
 def rate_factor(step: int, *, warmup_steps: int, decay_steps: int | None = None) -> float:
     """Return the learning-rate multiplier of optimizer step `step` (from 0): linear to 1, then linear towards 0.
 
-    With `warmup_steps` = 0 the very first step runs at the full rate. The last of `decay_steps` steps still has a
-    rate, those after it have none; None keeps the full rate.
+    The last of `decay_steps` steps still has a rate, those after it have none; None keeps the full rate.
     """
     risen = min(1.0, (step + 1) / (warmup_steps + 1))
     return risen if decay_steps is None else risen * max(0.0, 1 - step / decay_steps)
@@ -56,7 +55,6 @@ class PlannedRate(LambdaLR):
     """The learning rate by the place of a step in the plan of the run, whether those before it were taken or not."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, warmup_steps: int, decay_steps: int | None) -> None:
-        """Start at the rate of the first step; see `rate_factor`."""
         super().__init__(optimizer, partial(rate_factor, warmup_steps=warmup_steps, decay_steps=decay_steps))
 
     def move_to(self, step: int) -> None:
@@ -76,9 +74,9 @@ class PolicyModule(L.LightningModule):
         optimizer: Builds the optimizer from the trainable parameters and their names.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
         max_grad_norm: Gradient norm above which the gradient is scaled down.
-        reference: Builds the frozen policy that this one is compared with, the one it started from; None where nothing
-            is compared. With LoRA nothing is built: the reference is the policy without its adapters.
-        teacher: Builds a frozen policy of the same family and vocabulary, which this one learns from, or None.
+        reference: Builds the frozen policy that this one is compared with, the one it started from. With LoRA nothing
+            is built: the reference is the policy without its adapters.
+        teacher: Builds a frozen policy of the same family and vocabulary, which this one learns from.
     """
 
     policy: Policy
@@ -145,14 +143,10 @@ class PolicyModule(L.LightningModule):
         with_entropy: bool = False,
         critic: torch.nn.Module | None = None,
     ) -> ActionLogprobs:
-        """Return the log-probabilities of the sampled tokens of some sequences, from one forward.
+        """Return the log-probabilities of the sampled tokens of some sequences, a row each, from one forward.
 
-        Args:
-            tokenized: The sequences, one row each.
-            screenshots: PNG bytes by SHA-256, at least those that the sequences show.
-            policy: The policy to ask; the module's own by default.
-            with_entropy: Whether to compute entropies too.
-            critic: Gives the tokens values.
+        They are those of the module's own policy by default. The screenshots are PNG bytes by SHA-256, at least those
+        that the sequences show.
         """
         policy = policy or self.policy
         # Of one image processor, so that a reference finds decoded what the policy has seen.
@@ -179,11 +173,15 @@ class PolicyModule(L.LightningModule):
     def take_step(self) -> float | None:
         """Take one optimizer step with the gradient that was accumulated, and clear it; the schedule stays.
 
-        Returns:
-            The norm of the policy's gradient before it was clipped, or None when a gradient was not finite and the
-            step was left out.
+        It returns the norm of the policy's gradient before it was clipped, None where one was not finite and the step
+        was left out.
         """
-        norms = [self._clip(parameters) for parameters in self.clipped_together()]
+        norms: list[float] = []
+        for parameters in self.clipped_together():
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            total = full(torch.nn.utils.get_total_norm(gradients))  # over all ranks, where they are sharded
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
+            norms.append(total.item())
         accepted = self._accepts(sum(norms))  # finite where all are
         if accepted:
             self._optimizer.step()
@@ -209,13 +207,6 @@ class PolicyModule(L.LightningModule):
                 "resume from an earlier checkpoint with a smaller learning rate"
             )
         return False
-
-    def _clip(self, parameters: list[torch.nn.Parameter]) -> float:
-        """Bound the gradient of some parameters, and return the norm that it had."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        total = full(torch.nn.utils.get_total_norm(gradients))  # over all ranks, where they are sharded
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
-        return total.item()
 
     @property
     def learning_rate(self) -> float:

@@ -2,9 +2,11 @@
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
+from math import prod
 from os import sched_getaffinity
 from statistics import fmean
 from typing import Literal
@@ -19,27 +21,23 @@ from arpo.algorithms.losses import step_entropies
 from arpo.algorithms.rewards import explained_variance
 from arpo.bounds import AtLeastOne, NotNegativeInt, Positive, checked
 from arpo.errors import ConfigError
-from arpo.methods.method import Credit, Method, Scores, TokenTerms
+from arpo.methods.method import Credit, Method, Scores, TokenScores, TokenTerms
 from arpo.models.collate import micro_batches
 from arpo.models.placement import to_device
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.modules.base import MakeOptimizer, PlannedRate, PolicyModule
 from arpo.modules.critic import LINEAR, MakeCritic
-from arpo.modules.metrics import UpdateMeter, UpdateWork
+from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import (
+    Key,
     Minibatch,
     Sample,
-    by_sample,
     by_tower,
     chunk_by_tokens,
-    inputs,
-    pick,
     samples_of,
     scatter,
     select_steps,
     split,
-    visual_sizes,
-    wanted_screenshots,
     without_flat_groups,
     without_untrained,
     without_zero_advantage,
@@ -60,23 +58,36 @@ MOST_FEATURE_BYTES = 16 * 2**30
 Where a rank would need more, the vision tower sees every screenshot in every forward."""
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateWork:
+    """One update on its way; meter and cache fill while it runs."""
+
+    minibatches: Sequence[Minibatch]
+    """This rank's share of those of all epochs: fewer than configured where there are fewer groups."""
+    screenshots: Mapping[str, bytes]
+    """The PNGs that its samples show, by SHA-256, in the order in which they are wanted."""
+    meter: UpdateMeter = field(default_factory=UpdateMeter)
+    cache: defaultdict[str, dict[Key, Tensor]] = field(default_factory=lambda: defaultdict(dict))
+    """By the names of `TokenScores`, those of each sequence before the first step; and `entropies` of its steps."""
+    credits: Sequence[Sequence[Credit]] = ()
+    """Of each trajectory of each group, on rank 0; none yet while scores are asked for."""
+
+
 @checked
 class GRPOModule(PolicyModule):
     """A policy whose `training_step` learns from one rollout batch in `minibatches * epochs` optimizer steps.
 
     Args:
-        policy: See `PolicyModule`, as for all that are not below.
+        policy: See `PolicyModule`, as for all that are not below; reference and teacher are built where the method
+            needs them.
         objective: The method: from groups to the credit of each token, and from log-probabilities to its loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
         decay: Let the learning rate fall linearly to 0 over the iterations of the run, in place of keeping it. Rise
             and fall go by iterations, each `minibatches * epochs` steps long: the run's length is known in iterations
             alone, and a minibatch that is skipped or refused takes its share of the schedule with it.
-        reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
-            With LoRA nothing is built: the reference is the policy without its adapters.
-        teacher: Builds the frozen policy that the method learns from, where it needs one.
         minibatches: Optimizer steps in one pass over a batch; as many as there are groups, where those are fewer.
         epochs: Passes over a batch.
-        temperature: The sampling temperature: log-probabilities are of the distribution that was sampled.
+        temperature: That of the sampling.
         replayed_old_logprobs: Old log-probabilities of a replayed trajectory: `recompute`d with the current policy
             (the ratio starts at 1, as in the official code), or the `stored` ones of the policy that sampled it.
         critic: Makes the critic, where the method wants one, of the size of the states from which the policy predicts
@@ -157,7 +168,7 @@ class GRPOModule(PolicyModule):
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         started = time.monotonic()
         work = self._begin(batch)
-        with self._pictures(work.minibatches):
+        with self._pictures(work.screenshots):
             if self.objective.needs.scores:
                 work = self._scored(work, batch.groups)
             for place, (minibatch, old) in enumerate(self._before(work)):
@@ -182,7 +193,8 @@ class GRPOModule(PolicyModule):
             if not self.objective.needs.scores:
                 credits = self._credits(batch.groups, meter)
             plan = self.plan(samples_of(batch.groups, self.policy.chat, credits or None), batch.iteration)
-        return UpdateWork(scatter(plan), meter, credits=credits)
+        minibatches, screenshots = scatter(plan)
+        return UpdateWork(minibatches, screenshots, meter, credits=credits)
 
     def _credits(
         self, groups: Sequence[Group], meter: UpdateMeter, scores: Scores | None = None
@@ -205,17 +217,26 @@ class GRPOModule(PolicyModule):
         """
         for minibatch in (*work.minibatches[1:], *work.minibatches[:1]):  # as screenshots are decoded
             self.old_logprobs(work, minibatch)
-        scores = work.scores(groups if self.global_rank == 0 else ())
+        names = [each.name for each in fields(TokenScores) if work.cache[each.name]]
+        kept = UpdateMeter()
+        for minibatch in work.minibatches:
+            for name in names:
+                kept.note(minibatch.samples, **{name: [work.cache[name][each.key] for each in minibatch.samples]})
+        kept = kept.over_ranks()
         credits: list[list[Credit]] = []
         if self.global_rank == 0:
+            rows = {name: kept.by_trajectory(name) for name in names}
+            scores = [
+                [
+                    TokenScores(**{name: found[number, member] for name, found in rows.items()})
+                    for member in range(len(group.trajectories))
+                ]
+                for number, group in enumerate(groups)
+            ]
             credits = self._credits(groups, work.meter, scores)
             self._measure_critic(work.meter, scores, credits)
         credits = broadcast(credits)
-        minibatches = []
-        for minibatch in work.minibatches:
-            samples = (sample.credited(credits[sample.group][sample.member]) for sample in minibatch.samples)
-            taught = tuple(replace(sample, teacher=work.cache.teacher.get(sample.key)) for sample in samples)
-            minibatches.append(replace(minibatch, samples=taught))
+        minibatches = [each.credited(credits, work.cache["teacher"]) for each in work.minibatches]
         return replace(work, minibatches=minibatches, credits=credits)
 
     def _measure_critic(self, meter: UpdateMeter, scores: Scores, credits: Sequence[Sequence[Credit]]) -> None:
@@ -250,8 +271,8 @@ class GRPOModule(PolicyModule):
         """Return each minibatch with its old log-probabilities, and with its steps selected where that is wanted.
 
         No update comes before the first minibatch: its old log-probabilities are those of its own forward, None here.
-        A selection by entropy cannot wait for that forward, as a group may be spread over micro-batches and ranks.
-        A sequence of which no step is selected is not computed again, unless it teaches a critic.
+        A selection by entropy cannot wait for that forward. A sequence of which no step is selected is not computed
+        again, unless it teaches a critic.
         """
         minibatches, keep_fraction = work.minibatches, self.objective.high_entropy_steps
         later = [self.old_logprobs(work, minibatch) for minibatch in minibatches[1:]]
@@ -259,13 +280,11 @@ class GRPOModule(PolicyModule):
             return list(zip(minibatches, [None, *later], strict=False))
         for minibatch in minibatches[:1]:
             self.old_logprobs(work, minibatch)
-        chosen = [select_steps(each, work.cache.entropies, keep_fraction=keep_fraction) for each in minibatches]
+        chosen = [select_steps(each, work.cache["entropies"], keep_fraction=keep_fraction) for each in minibatches]
         for sample in (sample for minibatch in chosen for sample in minibatch.samples if not sample.filler):
             work.meter.averages.mean("policy/trained_steps", fmean(sample.trained or ()), len(sample.trained or ()))
         trained = chosen if self.objective.needs.values else [without_untrained(minibatch) for minibatch in chosen]
-        return [
-            (minibatch, [work.cache.logprobs[sample.key] for sample in minibatch.samples]) for minibatch in trained
-        ]
+        return [(each, [work.cache["logprobs"][sample.key] for sample in each.samples]) for each in trained]
 
     @torch.no_grad()
     def old_logprobs(self, work: UpdateWork, minibatch: Minibatch) -> list[Tensor]:
@@ -275,23 +294,24 @@ class GRPOModule(PolicyModule):
         nothing again.
         """
         needs, cache = self.objective.needs, work.cache
-        new = [index for index, sample in enumerate(minibatch.samples) if sample.key not in cache.logprobs]
-        for places in self._chunks([minibatch.samples[index].length for index in new]):
-            samples = pick(minibatch, [new[place] for place in places])
-            output = self._forward(samples)
+        new = [place for place, sample in enumerate(minibatch.samples) if sample.key not in cache["logprobs"]]
+        for _, samples in self._micro_batches(minibatch, new):
+            output = self._forward(work, samples)
+            scores = {"values": output.values}
+            tokens = [sample.tokens for sample in samples]
             if needs.scores and needs.reference:
-                cache.reference.update(by_sample(samples, self.reference_logprobs(*inputs(samples)).logprobs))
+                scores["reference"] = self.reference_logprobs(tokens, work.screenshots).logprobs
             for teacher in self.teachers if needs.teacher else ():
-                judged = self.action_logprobs(*inputs(samples), policy=teacher)
-                cache.teacher.update(by_sample(samples, judged.logprobs))
-            if output.values is not None:
-                cache.values.update(by_sample(samples, output.values))
+                scores["teacher"] = self.action_logprobs(tokens, work.screenshots, policy=teacher).logprobs
+            for name, rows in ((name, rows) for name, rows in scores.items() if rows is not None):
+                pairs = zip(samples, rows, strict=True)
+                cache[name] |= {sample.key: row[: sample.action_tokens] for sample, row in pairs}
             for row, (sample, old) in enumerate(zip(samples, self._old(work, samples, output), strict=True)):
-                cache.logprobs[sample.key] = old
+                cache["logprobs"][sample.key] = old
                 if output.entropy is not None and self.objective.high_entropy_steps is not None:
                     lengths = sample.tokens.step_lengths
-                    cache.entropies[sample.key] = step_entropies(output.entropy[row, : len(old)], lengths)
-        return [cache.logprobs[sample.key] for sample in minibatch.samples]
+                    cache["entropies"][sample.key] = step_entropies(output.entropy[row, : len(old)], lengths)
+        return [cache["logprobs"][sample.key] for sample in minibatch.samples]
 
     def _old(self, work: UpdateWork, samples: Sequence[Sample], output: ActionLogprobs) -> list[Tensor]:
         """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
@@ -317,10 +337,9 @@ class GRPOModule(PolicyModule):
         if not minibatch.samples:
             averages.total("train/skipped_minibatches", 1.0)
             return
-        for chunk in self._chunks([sample.length for sample in minibatch.samples]):
-            # A filler, for which a rank without samples has an empty chunk, has no old log-probabilities.
-            before = [old[index] for index in chunk] if old is not None and chunk else None
-            self._accumulate(work, minibatch, chunk, before)
+        for places, samples in self._micro_batches(minibatch):
+            before = [old[place] for place in places] if old is not None and places else None
+            self._accumulate(work, minibatch, samples, before)
         if self.policy_version < self.critic_warmup:
             for parameter in self.trainable_parameters():  # those of the policy: without a gradient, not even decay
                 parameter.grad = None
@@ -330,10 +349,12 @@ class GRPOModule(PolicyModule):
         else:
             averages.mean("train/grad_norm", norm)
 
-    def _accumulate(self, work: UpdateWork, minibatch: Minibatch, chunk: list[int], old: list[Tensor] | None) -> None:
+    def _accumulate(
+        self, work: UpdateWork, minibatch: Minibatch, samples: list[Sample], old: list[Tensor] | None
+    ) -> None:
         """Add the gradient of one micro-batch."""
-        samples, method = pick(minibatch, chunk), self.objective
-        output = self._forward(samples)
+        method, output = self.objective, self._forward(work, samples)
+        tokens = [sample.tokens for sample in samples]
         before = pad_sequence(self._old(work, samples, output) if old is None else old, batch_first=True)
         mask = output.mask & to_device(torch.tensor([[not sample.filler] for sample in samples]), self.device)
         ranks, count = self.trainer.world_size, len(work.minibatches)  # ranks average their gradients
@@ -351,7 +372,7 @@ class GRPOModule(PolicyModule):
             output.values,
             self._optional([sample.returns for sample in samples]),
             output.entropy,
-            self.reference_logprobs(*inputs(samples)).logprobs if method.needs.reference else None,
+            self.reference_logprobs(tokens, work.screenshots).logprobs if method.needs.reference else None,
             self._optional([sample.teacher for sample in samples]),
         )
         result = method.loss(terms)
@@ -385,9 +406,8 @@ class GRPOModule(PolicyModule):
     def _measure_after(self, work: UpdateWork) -> None:
         """Record log-probabilities and entropies of the updated policy for one epoch's samples, which all have."""
         for minibatch in work.minibatches[: len(work.minibatches) // self.epochs]:
-            for chunk in self._chunks([sample.length for sample in minibatch.samples]) if minibatch.samples else ():
-                samples = pick(minibatch, chunk)
-                output = self._forward(samples)
+            for _, samples in self._micro_batches(minibatch):
+                output = self._forward(work, samples)
                 work.meter.note(samples, after_logprobs=output.logprobs, after_entropy=output.entropy)
 
     def _padded(self, rows: Sequence[Tensor]) -> Tensor:
@@ -402,9 +422,9 @@ class GRPOModule(PolicyModule):
     # --- the policy -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _pictures(self, minibatches: Sequence[Minibatch]) -> Iterator[None]:
+    def _pictures(self, screenshots: Mapping[str, bytes]) -> Iterator[None]:
         """Decode the screenshots of an update ahead; a frozen vision tower sees them now, and not again."""
-        images, screenshots = self.policy.images, wanted_screenshots(minibatches)
+        images = self.policy.images
         cores = len(sched_getaffinity(0)) // self.trainer.num_devices
         images.prepare(screenshots, max(1, min(MOST_PROCESSES, cores)))
         try:
@@ -437,13 +457,25 @@ class GRPOModule(PolicyModule):
             return count
         return int(self.trainer.strategy.reduce(torch.tensor(count, device=self.device), reduce_op="max"))
 
-    def _chunks(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Return micro-batches as positions in `lengths`; on several ranks, equally many on each."""
-        chunks = micro_batches(lengths, self.micro_batch_tokens)
-        return chunks + [[]] * (self._most(len(chunks)) - len(chunks))
+    def _micro_batches(
+        self, minibatch: Minibatch, among: Sequence[int] | None = None
+    ) -> Iterator[tuple[list[int], list[Sample]]]:
+        """Yield the samples of a minibatch, or those `among` some places, by micro-batches, and their places in it.
 
-    def _forward(self, samples: Sequence[Sample]) -> ActionLogprobs:
-        return self.action_logprobs(*inputs(samples), with_entropy=True, critic=self.critic)
+        On several ranks there are equally many on each: one that runs out of samples gets a filler, at no place.
+        """
+        samples = minibatch.samples
+        among = range(len(samples)) if among is None else among
+        if not samples:
+            return
+        chunks = micro_batches([samples[place].length for place in among], self.micro_batch_tokens)
+        for chunk in chunks + [[]] * (self._most(len(chunks)) - len(chunks)):
+            places = [among[index] for index in chunk]
+            yield places, [samples[place] for place in places] or [replace(samples[0], filler=True)]
+
+    def _forward(self, work: UpdateWork, samples: Sequence[Sample]) -> ActionLogprobs:
+        tokens = [sample.tokens for sample in samples]
+        return self.action_logprobs(tokens, work.screenshots, with_entropy=True, critic=self.critic)
 
     # --- Lightning --------------------------------------------------------------------------------------------------
 
@@ -488,3 +520,11 @@ class GRPOModule(PolicyModule):
         schedule = self.lr_schedulers()
         assert isinstance(schedule, PlannedRate), "configure_optimizers returns one schedule"
         schedule.move_to(self.policy_version * self.minibatches * self.epochs + place)
+
+
+def visual_sizes(screenshots: Mapping[str, bytes], policy: Policy) -> tuple[list[int], int]:
+    """Return the visual tokens that a policy's vision tower makes of each screenshot, and the bytes of all."""
+    merged = policy.images.merge_size**2
+    tokens = [prod(policy.images.grid(key, png)) // merged for key, png in screenshots.items()]
+    width = policy.family.visual_width(policy.model.config)
+    return tokens, sum(tokens) * width * next(policy.vision.parameters()).element_size()

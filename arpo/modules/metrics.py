@@ -1,9 +1,9 @@
-"""An update on its way: its minibatches, and the measurements of it."""
+"""The measurements of an update."""
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from itertools import accumulate
 from operator import itemgetter
 from typing import Self
@@ -14,33 +14,26 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arpo.algorithms.losses import CorrectionWeights, LossMetrics, TokenLoss, importance_ratio
-from arpo.methods.method import Credit, Scores, TokenScores
+from arpo.methods.method import Credit
 from arpo.models.policy import ActionLogprobs
 from arpo.models.tokenization import trained_spans
-from arpo.modules.minibatch import Key, Minibatch, OldPolicyCache, Sample
+from arpo.modules.minibatch import Key, Sample
 from arpo.rollout.hooks import is_single_process
 from arpo.rollout.storage import NUMBERS, UpdatedGroup, UpdateRecord
-from arpo.types import Group, RolloutBatch, Trajectory
+from arpo.types import RolloutBatch, Trajectory
 
 Number = float | Tensor
 """A number on the host, or one still on a device."""
 
 
 class Averages:
-    """Numbers collected under metric names, from which `compute` makes one a name.
-
-    Numbers of a device stay there until then: asking for each would make the host wait in every micro-batch.
-    """
+    """Numbers collected under metric names, on their device until `compute` makes one number a name of them."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Number] = {}
         self._weights: dict[str, Number] = {}
         self._totals: dict[str, Number] = {}
         self._maxima: dict[str, Number] = {}
-
-    @property
-    def _collections(self) -> tuple[dict[str, Number], ...]:
-        return self._sums, self._weights, self._totals, self._maxima
 
     def mean(self, name: str, value: float, weight: float = 1.0) -> None:
         """Add `value` with `weight` to the mean under `name`."""
@@ -63,15 +56,16 @@ class Averages:
 
     def read(self) -> None:
         """Bring what is on a device to the host, all in one copy."""
-        waiting = {
-            (index, name): number
-            for index, numbers in enumerate(self._collections)
+        collections = (self._sums, self._weights, self._totals, self._maxima)
+        waiting = [
+            (numbers, name, number)
+            for numbers in collections
             for name, number in numbers.items()
             if isinstance(number, Tensor)
-        }
-        if waiting:
-            for (index, name), value in zip(waiting, torch.stack(list(waiting.values())).tolist(), strict=True):
-                self._collections[index][name] = value
+        ]
+        values = torch.stack([number for *_, number in waiting]).tolist() if waiting else []
+        for (numbers, name, _), value in zip(waiting, values, strict=True):
+            numbers[name] = value
 
     def compute(self) -> dict[str, float]:
         """Return every name with its number; a mean without weight is left out."""
@@ -107,17 +101,18 @@ class UpdateMeter:
     def add(self, loss: TokenLoss, output: ActionLogprobs, mask: Tensor) -> None:
         """Add the averages of one micro-batch."""
         self._add_loss(loss.metrics)
-        for name, numbers in loss.measured.items():
-            self.averages.part(f"train/{name}", torch.where(mask, numbers, 0.0).sum(), mask.sum())
+        measured = {f"train/{name}": numbers for name, numbers in loss.measured.items()}
         if output.entropy is not None:
-            self.averages.part("policy/entropy", torch.where(mask, output.entropy, 0.0).sum(), mask.sum())
+            measured["policy/entropy"] = output.entropy
+        for name, numbers in measured.items():
+            self.averages.part(name, torch.where(mask, numbers, 0.0).sum(), mask.sum())
 
     def note(self, samples: Sequence[Sample], **numbers: Sequence[Tensor] | Tensor | None) -> None:
         """Record numbers of the sampled tokens of some sequences, a row each; later ones replace earlier ones.
 
         They stay on their device until `read`, because a copy of each would make the host wait. The names are those of
-        `arpo.rollout.storage.NUMBERS`; `trainer` and `sampler`, the log-probabilities before the update and at
-        generation; those of `TokenScores`. A number that several epochs and ranks compute alike is kept once.
+        `arpo.rollout.storage.NUMBERS` and of `TokenScores`, and `trainer` and `sampler`, the log-probabilities before
+        the update and at generation.
         """
         self._whole = False
         for name, values in numbers.items():
@@ -148,11 +143,9 @@ class UpdateMeter:
     def read(self) -> None:
         """Bring what is on a device to the host, in one copy for each kind of number."""
         self.averages.read()
-        if self._loss_metrics is not None:
-            metrics = self._loss_metrics
-            self._loss_metrics = LossMetrics(
-                **{each.name: getattr(metrics, each.name).cpu() for each in fields(metrics)}
-            )
+        if (metrics := self._loss_metrics) is not None:
+            on_host = {each.name: getattr(metrics, each.name).cpu() for each in fields(metrics)}
+            self._loss_metrics = LossMetrics(**on_host)
         for name, rows in self._rows.items() if not self._whole else ():
             if rows:
                 lengths = [len(row) for row in rows.values()]
@@ -227,35 +220,6 @@ class UpdateMeter:
             for start, length in zip(accumulate(lengths[:-1], initial=0), lengths, strict=True):
                 found.append(rows.get((*place, start), torch.full((length,), torch.nan)))
         return torch.cat(found).numpy()
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateWork:
-    """One update on its way; meter and cache fill while it runs."""
-
-    minibatches: Sequence[Minibatch]
-    """This rank's share of those of all epochs: fewer than configured where there are fewer groups."""
-    meter: UpdateMeter = field(default_factory=UpdateMeter)
-    cache: OldPolicyCache = field(default_factory=OldPolicyCache)
-    credits: Sequence[Sequence[Credit]] = ()
-    """Of each trajectory of each group, on rank 0; none yet while scores are asked for."""
-
-    def scores(self, groups: Sequence[Group]) -> Scores:
-        """Return the cached scores of the trajectories of some groups, from all ranks; all of them must call this."""
-        meter = UpdateMeter()
-        names = [each.name for each in fields(TokenScores) if getattr(self.cache, each.name)]
-        for minibatch in self.minibatches:
-            samples = minibatch.samples
-            meter.note(samples, **{name: [getattr(self.cache, name)[each.key] for each in samples] for name in names})
-        meter = meter.over_ranks()
-        found = {name: meter.by_trajectory(name) for name in names}
-        return [
-            [
-                TokenScores(**{name: rows[number, member] for name, rows in found.items()})
-                for member in range(len(group.trajectories))
-            ]
-            for number, group in enumerate(groups)
-        ]
 
 
 def _weigh(averages: Averages, name: str, weights: Tensor, mask: Tensor) -> None:

@@ -3,9 +3,8 @@
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
-from math import prod
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, zip_longest
 
 import torch
 import torch.distributed as dist
@@ -42,7 +41,6 @@ class Sample:
     teacher: Float[Tensor, " actions"] | None = None
     """Their log-probabilities under the teacher; None without one."""
     replayed: bool = False
-    """Whether it came from the replay buffer."""
     group: int = 0
     """The number of its group in the batch."""
     member: int = 0
@@ -94,29 +92,19 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """The samples of one optimizer step, or one rank's share of them, with the sizes of the whole."""
+    """The samples of one optimizer step, or one rank's share of them, with the sizes of the whole.
+
+    These are of all ranks, and count what has no advantage.
+    """
 
     samples: tuple[Sample, ...]
     sequences: int
-    """Sequences of the whole minibatch, over all ranks, those without advantage included."""
     action_tokens: int
-    """Sampled tokens of the whole minibatch, likewise."""
 
-
-@dataclass(frozen=True, slots=True)
-class OldPolicyCache:
-    """The scores of the policies before the first step of an update, [actions] for each sequence."""
-
-    logprobs: dict[Key, Tensor] = field(default_factory=dict)
-    """Old log-probabilities of the sampled tokens."""
-    values: dict[Key, Tensor] = field(default_factory=dict)
-    """The critic's values before each of them; empty without one."""
-    reference: dict[Key, Tensor] = field(default_factory=dict)
-    """Log-probabilities under the reference; empty unless it was asked before the update."""
-    teacher: dict[Key, Tensor] = field(default_factory=dict)
-    """Log-probabilities under the teacher; empty without one."""
-    entropies: dict[Key, Tensor] = field(default_factory=dict)
-    """Mean entropy of each step, [steps]; empty where nothing selects by it."""
+    def credited(self, credits: Sequence[Sequence[Credit]], teacher: Mapping[Key, Tensor]) -> "Minibatch":
+        """Return the minibatch with the credits of a batch, and with what a teacher says of it, if there is one."""
+        samples = (sample.credited(credits[sample.group][sample.member]) for sample in self.samples)
+        return replace(self, samples=tuple(replace(each, teacher=teacher.get(each.key)) for each in samples))
 
 
 def samples_of(
@@ -130,16 +118,9 @@ def samples_of(
             parts = tokenize(trajectory, chat)
             lengths = [sum(tokens.step_lengths) for tokens in parts]
             for tokens, length, start in zip(parts, lengths, accumulate(lengths[:-1], initial=0), strict=True):
+                place = {"group": number, "member": member, "start": start}
                 replayed, nothing = member in group.injected, torch.zeros(length)
-                sample = Sample(
-                    tokens,
-                    trajectory.screenshots,
-                    nothing,
-                    replayed=replayed,
-                    group=number,
-                    member=member,
-                    start=start,
-                )
+                sample = Sample(tokens, trajectory.screenshots, nothing, replayed=replayed, **place)
                 samples.append(sample if credits is None else sample.credited(credits[number][member]))
         found.append(samples)
     return found
@@ -183,12 +164,8 @@ def select_steps(minibatch: Minibatch, entropies: Mapping[Key, Tensor], *, keep_
     """Return a minibatch in which each group trains its steps of highest entropy (DART, arXiv 2509.23866).
 
     The threshold is of all steps of a group, on whatever ranks its members are: a collective call where there are
-    several. The denominators of the loss keep counting the steps that are left out.
-
-    Args:
-        minibatch: Whole groups, or a rank's share of them.
-        entropies: Of each step of each sequence, under the policy before the update.
-        keep_fraction: Share of a group's steps to keep.
+    several. The denominators of the loss keep counting the steps that are left out. The entropies are of each step of
+    each sequence, under the policy before the update.
     """
     known = {sample.key: entropies[sample.key].tolist() for sample in minibatch.samples}
     own = [(sample.group, known[sample.key]) for sample in minibatch.samples if not sample.filler]
@@ -232,62 +209,29 @@ def _filler(minibatch: Minibatch) -> tuple[Sample, ...]:
     return tuple(replace(sample, filler=True) for sample in shortest)
 
 
-def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:
-    """Hand each rank its share of the minibatches that rank 0 holds; on one rank, all of them."""
-    if is_single_process():
-        return list(minibatches or ())
-    ranks = dist.get_world_size()
-    parcels: list[list[Minibatch]] | None = None
-    if minibatches is not None:
-        by_minibatch = [shares(minibatch, ranks) for minibatch in minibatches]
-        parcels = [[dealt[rank] for dealt in by_minibatch] for rank in range(ranks)]
-    return scatter_object(parcels)
+def scatter(minibatches: Sequence[Minibatch] | None) -> tuple[list[Minibatch], dict[str, bytes]]:
+    """Hand each rank its share of the minibatches that rank 0 holds, and return it with the PNGs that it shows.
 
-
-def pick(minibatch: Minibatch, chunk: Sequence[int]) -> list[Sample]:
-    """Return the samples of one micro-batch; a filler for an empty one."""
-    return [minibatch.samples[index] for index in chunk] or [replace(minibatch.samples[0], filler=True)]
-
-
-def by_sample(samples: Sequence[Sample], rows: Tensor) -> dict[Key, Tensor]:
-    """Return the numbers of the sampled tokens of some sequences, [actions] each, of a row each that is padded."""
-    return {sample.key: row[: sample.action_tokens] for sample, row in zip(samples, rows, strict=True)}
-
-
-def inputs(samples: Sequence[Sample]) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:
-    """Return the sequences of some samples, and all screenshots that they show."""
-    screenshots = {key: png for sample in samples for key, png in sample.screenshots.items()}
-    return [sample.tokens for sample in samples], screenshots
+    On one rank that is all of them. The PNGs are in the order in which an update wants them: old log-probabilities of
+    later minibatches come first; in a minibatch, longer sequences do.
+    """
+    own = list(minibatches or ())
+    if not is_single_process():
+        ranks = dist.get_world_size()
+        dealt = None if minibatches is None else [shares(minibatch, ranks) for minibatch in minibatches]
+        own = scatter_object(None if dealt is None else [[each[rank] for each in dealt] for rank in range(ranks)])
+    wanted: dict[str, bytes] = {}
+    for minibatch in (*own[1:], *own[:1]):
+        for sample in sorted(minibatch.samples, key=lambda sample: -sample.length):
+            wanted |= {key: sample.screenshots[key] for key in sample.tokens.screenshots if key not in wanted}
+    return own, wanted
 
 
 # --- screenshots -----------------------------------------------------------------------------------------------------
 
 
-def wanted_screenshots(minibatches: Sequence[Minibatch]) -> dict[str, bytes]:
-    """Return the PNGs by their keys in the order in which an update wants them.
-
-    Old log-probabilities of later minibatches come first; in a minibatch, longer sequences do.
-    """
-    wanted: dict[str, bytes] = {}
-    for minibatch in (*minibatches[1:], *minibatches[:1]):
-        for sample in sorted(minibatch.samples, key=lambda sample: -sample.length):
-            wanted |= {key: sample.screenshots[key] for key in sample.tokens.screenshots if key not in wanted}
-    return wanted
-
-
-def visual_sizes(screenshots: Mapping[str, bytes], policy: Policy) -> tuple[list[int], int]:
-    """Return the visual tokens that a policy's vision tower makes of each screenshot, and the bytes of all."""
-    merged = policy.images.merge_size**2
-    tokens = [prod(policy.images.grid(key, png)) // merged for key, png in screenshots.items()]
-    width = policy.family.visual_width(policy.model.config)
-    return tokens, sum(tokens) * width * next(policy.vision.parameters()).element_size()
-
-
 def chunk_by_tokens(tokens: Sequence[int], most: int) -> list[list[int]]:
-    """Return positions in `tokens`, in order, in runs of `most` tokens together at most; a larger one stands alone.
-
-    Pictures of unequal size need no padding in the vision tower.
-    """
+    """Return positions in `tokens`, in order, in runs of `most` tokens together at most; a larger one stands alone."""
     runs: list[list[int]] = []
     room = 0
     for position, count in enumerate(tokens):
@@ -304,14 +248,12 @@ def by_tower(policies: Sequence[Policy]) -> list[list[Policy]]:
     groups: list[list[Policy]] = []
     for policy in policies:
         if policy.frozen_vision:
-            same = next((group for group in groups if _same_tower(group[0], policy)), None)
-            if same is None:
-                groups.append(same := [])
-            same.append(policy)
+            weights = list(policy.vision.parameters())
+            for group in groups:
+                pairs = zip_longest(group[0].vision.parameters(), weights, fillvalue=torch.empty(0))
+                if all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs):
+                    group.append(policy)
+                    break
+            else:
+                groups.append([policy])
     return groups
-
-
-def _same_tower(one: Policy, other: Policy) -> bool:
-    first, second = list(one.vision.parameters()), list(other.vision.parameters())
-    alike = (a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(first, second, strict=False))
-    return len(first) == len(second) and all(alike)

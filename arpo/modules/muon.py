@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 from typing_extensions import override
@@ -21,17 +20,10 @@ class MuonWithAdamW(Optimizer):
 
     With AdamW, a tiny policy that is to find things on a screenshot stays on a plateau for thousands of steps: the
     difference of places is a small part of the gradient. Muon makes all directions of an update equally long, and
-    the plateau goes (experiments/LOG.md).
+    the plateau goes (experiments/LOG.md). Embeddings, convolutions, norms and biases are the rest, and so is a group
+    that is added later. Shards are refused: the directions are those of a matrix.
 
-    Embeddings, convolutions, norms and biases are the rest, and so is a group that is added later. Shards are refused:
-    the directions are those of a matrix.
-
-    Args:
-        parameters: Those to train, with their names.
-        lr: Learning rate of AdamW.
-        matrix_lr: Learning rate of Muon, whose updates have the same length whatever the gradient is.
-        betas: Of AdamW.
-        weight_decay: Of both.
+    The rate `matrix_lr` is Muon's, `lr` and `betas` are AdamW's, and the decay is that of both.
     """
 
     def __init__(
@@ -43,11 +35,13 @@ class MuonWithAdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.01,
     ) -> None:
-        named = list(parameters)
-        if any(isinstance(parameter, DTensor) for _, parameter in named):
-            raise ConfigError(f"{type(self).__name__} {NO_SHARDS}")
-        matrices = [pair for pair in named if _is_matrix_inside(*pair)]
-        rest = [pair for pair in named if not _is_matrix_inside(*pair)]
+        matrices: list[NamedParameter] = []
+        rest: list[NamedParameter] = []
+        for name, parameter in parameters:
+            if isinstance(parameter, DTensor):
+                raise ConfigError(f"{type(self).__name__} {NO_SHARDS}")
+            inside = parameter.ndim == 2 and not any(part in name for part in EMBEDDINGS)
+            (matrices if inside else rest).append((name, parameter))
         self._parts: list[Optimizer] = []
         if rest:
             self._parts.append(AdamW(rest, lr=lr, betas=betas, weight_decay=weight_decay))
@@ -69,7 +63,3 @@ class MuonWithAdamW(Optimizer):
             part.param_groups, part.state = [group], self.state  # ours: schedules and checkpoints know nothing else
             part.step()
         return loss
-
-
-def _is_matrix_inside(name: str, parameter: torch.nn.Parameter) -> bool:
-    return parameter.ndim == 2 and not any(part in name for part in EMBEDDINGS)

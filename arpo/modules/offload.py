@@ -54,7 +54,12 @@ class OffloadedAdamW(AdamW):
     @torch.no_grad()
     def _step_alone(self, parameter: Tensor) -> None:
         waiting = self.state.get(parameter, {})
-        self.state[parameter] = {name: _fetch(value, parameter.device) for name, value in waiting.items()}
+        self.state[parameter] = {
+            name: value  # a count of steps stays on the host
+            if value.ndim == 0
+            else torch.empty_like(value, device=parameter.device).copy_(value, non_blocking=True)
+            for name, value in waiting.items()
+        }
         super().step()
         updated = self.state[parameter]
         self.state[parameter] = {name: self._put(value, waiting.get(name)) for name, value in updated.items()}
@@ -66,11 +71,6 @@ class OffloadedAdamW(AdamW):
         if place is None or place.device.type != self.host.type:
             place = _pinned_like(value, self.host)
         return place.copy_(value, non_blocking=True)
-
-
-def _fetch(value: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of a state on the device; a count of steps stays on the host."""
-    return value if value.ndim == 0 else torch.empty_like(value, device=device).copy_(value, non_blocking=True)
 
 
 def _pinned_like(value: Tensor, host: torch.device) -> Tensor:

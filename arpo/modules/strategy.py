@@ -31,7 +31,6 @@ from arpo.models.policy import trained_names
 REST = "rest.pt"
 """The file with all that is not cut into shards: loops, callbacks, schedules, the optimizer's settings."""
 CHECKSUMS = "checksums.json"
-"""The file with the checksum of every other file, by which a damaged folder is known."""
 CHUNK_BYTES = 2**24
 
 
@@ -39,10 +38,8 @@ class ShardedStrategy(ModelParallelStrategy):
     """One process a device, each with an equal part of everything that is trained.
 
     A checkpoint is a folder: torch's distributed checkpoint of the trained weights and of the optimizer's state, by
-    the parameters' names, which any number of ranks can read; and one file with the rest. Frozen weights stay out.
-
-    Args:
-        timeout: How long a rank waits for the others; the others wait while rank 0 rolls out.
+    the parameters' names, which any number of ranks can read; and one file with the rest. Frozen weights stay out. A
+    rank waits for the others for `timeout`, as they do while rank 0 rolls out.
     """
 
     def __init__(self, timeout: timedelta) -> None:
@@ -78,7 +75,8 @@ class ShardedStrategy(ModelParallelStrategy):
         checkpoint["param_groups"] = optimizer.get("param_groups")
         final = Path(self.broadcast(filepath))
         try:
-            with atomically(final, sync=True) if self.is_global_zero else nullcontext(_partial(final)) as folder:
+            partial = nullcontext(final.with_name(final.name + PARTIAL))
+            with atomically(final, sync=True) if self.is_global_zero else partial as folder:
                 if self.is_global_zero:
                     folder.mkdir()
                 self.barrier()  # rank 0 has removed what a killed writer left, too
@@ -136,10 +134,6 @@ class ShardedStrategy(ModelParallelStrategy):
         if param_groups is not None:
             set_optimizer_state_dict(self.model, optimizer, {"state": state["state"], "param_groups": param_groups})
         return rest | {"state_dict": {}}
-
-
-def _partial(final: Path) -> Path:
-    return final.with_name(final.name + PARTIAL)
 
 
 def checksum(path: Path) -> str:

@@ -10,11 +10,11 @@ from math import inf
 from operator import attrgetter
 from typing import Literal, TypeVar
 
-from arpo.agent.actions import Action, CoordinateFrame, Fail, Finished, Terminal
-from arpo.agent.grammar import GRAMMARS, ActionGrammar
+from arpo.agent.actions import Action, Fail, Finished, Terminal
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
 from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.protocol import Patch, StepResult
+from arpo.envs.protocol import StepResult
 from arpo.errors import ActionParseError, BlamedError, ConfigError, DesktopDestroyedError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
@@ -38,13 +38,12 @@ class EpisodeSpec:
     id: str
     task: Task
     seed: int
-    """The seed of every response is derived from it."""
     settings: RolloutSettings
     """Of the run: the numbers that are not below."""
     step_limit: int | None = None
     """Responses of this episode; None: the limit of the task, or of the settings."""
     temperature: float | None = None
-    """That of an evaluation; None: that of the settings."""
+    """None: that of the settings."""
     protocol: EpisodeProtocol = "hard"
 
     @property
@@ -70,11 +69,7 @@ class Responder:
     """Returns the newest policy version that the engine was given."""
 
     async def respond(self, request: GenerateRequest) -> Response:
-        """Return the engine's response.
-
-        Raises:
-            EngineError: If the engine failed, or stamps a version on it that was never sent.
-        """
+        """Return the engine's response; `EngineError` where it stamps a version on it that was never sent."""
         response = await self.engine.generate(request)
         newest = self.newest_version()
         if response.policy_version > newest:
@@ -90,9 +85,9 @@ class Activity:
     """The doings of all episodes together. Only the event loop's thread writes; any thread may read a number."""
 
     env_calls: int = 0
-    """Calls to environments that have not returned."""
+    """Calls that have not returned."""
     requests: int = 0
-    """Requests to the engine that are not answered."""
+    """To the engine, and not answered."""
     held: int = 0
     """Episodes that wait, in a desktop that is ready, for the engine's next policy version."""
     updates: int = 0
@@ -114,9 +109,9 @@ class Meter:
     total: int = 0
     """Episodes asked for."""
     done: int = 0
-    """Episodes that gave a trajectory, resumed ones among them."""
+    """Episodes that gave a trajectory."""
     resumed: int = 0
-    """Episodes taken from the store instead of being run."""
+    """Those of them that were taken from the store."""
     retried: int = 0
     """Attempts that the infrastructure lost and that were made again."""
     dropped: int = 0
@@ -130,12 +125,10 @@ class Meter:
     env_s: float = 0.0
     """Seconds of environment calls, summed over environments."""
     causes: deque[str] = field(default_factory=lambda: deque(maxlen=5))
-    """The last infrastructure failures."""
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
     """The end of the last episode; None while one runs."""
     activity: Activity = field(default_factory=Activity)
-    """What goes on in all episodes together, those of other meters among them."""
 
     @property
     def elapsed_s(self) -> float:
@@ -205,20 +198,9 @@ async def at_once() -> int:
 
 
 async def run_episode(
-    spec: EpisodeSpec,
-    env: LeasedEnv,
-    responder: Responder,
-    meter: Meter,
-    may_ask: MayAsk = at_once,
+    spec: EpisodeSpec, env: LeasedEnv, responder: Responder, meter: Meter, may_ask: MayAsk = at_once
 ) -> Trajectory:
     """Return the trajectory of one episode; the same spec, weights and desktop give the same trajectory.
-
-    Args:
-        spec: What to play.
-        env: Where.
-        responder: The policy.
-        meter: Counts what happens.
-        may_ask: Waited for between the desktop and the first response.
 
     Raises:
         EnvError: If the desktop failed; the episode says nothing about the policy then.
@@ -237,7 +219,7 @@ async def run_episode(
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.respond(conversation.request(least_version)))
-        outcome = await _follow(response, responder.prompt, conversation, env, meter) or conversation.next_turn()
+        outcome = await _follow(response, spec, responder.prompt, conversation, env, meter) or conversation.next_turn()
     parsed = outcome is not Outcome.PARSE_ERROR
     outcome, reward = await _judge(outcome, spec, env, meter)
     return Trajectory(
@@ -270,20 +252,20 @@ async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Met
 
 
 async def _follow(
-    response: Response, prompt: Prompt, conversation: "_Conversation", env: LeasedEnv, meter: Meter
+    response: Response, spec: EpisodeSpec, prompt: Prompt, conversation: "_Conversation", env: LeasedEnv, meter: Meter
 ) -> Outcome | None:
     """Do what a response says and close its step; return the outcome if that ended the episode."""
     text, grammar = conversation.chat.decode(response.token_ids), GRAMMARS[prompt.grammar]
     try:
-        actions = grammar.read(text, prompt.functions, max_actions=conversation.settings.max_actions)
+        actions = grammar.read(text, prompt.functions, max_actions=spec.settings.max_actions)
     except ActionParseError as error:
         conversation.answer(response, text, parse_error=error.kind)
         return Outcome.PARSE_ERROR
-    forced_to_fail = conversation.must_fail(actions)
-    frame = conversation.frame()
+    ends = any(isinstance(action, Terminal) for action in actions)
+    forced_to_fail = spec.protocol == "standard" and len(conversation.steps) + 1 == spec.max_steps and not ends
+    frame = conversation.chat.frame(conversation.observation.width, conversation.observation.height)
     performed: list[Action] = []
-    reward = 0.0
-    patch = ""
+    reward, patch = 0.0, ""
     for number, action in enumerate((Fail(),) if forced_to_fail else actions):
         performed.append(conversation.placed(frame.to_screen(action)))
         try:
@@ -294,7 +276,8 @@ async def _follow(
             return Outcome.DESTROYED
         reward += result.reward
         if result.patch is not None:
-            patch = conversation.chat.scripted(_as_response(actions[:number], result.patch, frame, grammar))
+            first, *others = [*actions[:number], frame.to_model(result.patch.action)]
+            patch = conversation.chat.scripted(grammar.answer(first, result.patch.thought, *others))
             conversation.placed(result.patch.action)
             break
         if isinstance(action, Terminal) or result.terminated or result.truncated:
@@ -308,14 +291,8 @@ def _text(actions: Sequence[Action]) -> str:
     return "\n".join(action.describe() for action in actions)
 
 
-def _as_response(before: Sequence[Action], patch: Patch, frame: CoordinateFrame, grammar: ActionGrammar) -> str:
-    """Return the response that performs some actions, which the model named, and then what a patch says."""
-    first, *others = [*before, frame.to_model(patch.action)]
-    return grammar.answer(first, patch.thought, *others)
-
-
 def outcome_of(action: Action, result: StepResult) -> Outcome | None:
-    """Return the outcome of an episode by an action and its result; None where it goes on."""
+    """Return the outcome of an episode by its last action and the result; None where it goes on."""
     if isinstance(action, Terminal) and result.patch is None:
         return Outcome.FINISHED if isinstance(action, Finished) else Outcome.GAVE_UP
     if result.terminated:
@@ -335,7 +312,7 @@ class _Conversation:
         self.settings = spec.settings
         self._pointer: tuple[float, float] | None = None
         self._spec = spec
-        self._observation: Observation
+        self.observation: Observation
         self._turns: list[tuple[int, ...]] = []
         """Prompts and responses by turns, as the next response reads them; `tokenize` makes the same of the record."""
         self._images: deque[bytes] = deque()
@@ -344,22 +321,25 @@ class _Conversation:
         """Tokens of the turns, images expanded; counted along, because a conversation has thirty screenshots."""
 
     def show(self, observation: Observation) -> None:
-        """Take what is on the screen now."""
-        self._observation = observation
+        self.observation = observation
         self.screen = screenshot_key(observation.screenshot)
         self.screenshots[self.screen] = observation.screenshot
 
     def ask(self, prompt_ids: tuple[int, ...]) -> None:
         """Append a prompt that holds the screen; the oldest screenshot goes where there is a window."""
         self._turns.append(prompt_ids)
-        self._images.append(self._observation.screenshot)
-        self._length += self.chat.context_length(prompt_ids, [(self._observation.width, self._observation.height)])
+        self._images.append(self.observation.screenshot)
+        self._length += self.chat.context_length(prompt_ids, [(self.observation.width, self.observation.height)])
         window = self.settings.image_window
         if window is not None and len(self._images) > window:
-            self._leave_out(len(self.steps) - window)
+            number = len(self.steps) - window
+            step = self.steps[number]
+            (blind,) = self.chat.windowed([step.prompt_ids], 0)
+            self._length -= self.chat.context_length(step.prompt_ids, [(step.width, step.height)]) - len(blind)
+            self._turns[2 * number] = blind  # a turn of the user and one of the assistant a step
+            self._images.popleft()
 
     def request(self, least_version: int) -> GenerateRequest:
-        """Return the request for the next response, to a policy of this version or a later one."""
         sampling = replace(self._spec.sampling, seed=derive_seed(self._spec.seed, len(self.steps)))
         context = tuple(chain.from_iterable(self._turns))
         return GenerateRequest(context, tuple(self._images), sampling, self._spec.id, least_version)
@@ -383,8 +363,8 @@ class _Conversation:
             raise EngineError(str(error)) from error
         step = Step(
             screenshot=self.screen,
-            width=self._observation.width,
-            height=self._observation.height,
+            width=self.observation.width,
+            height=self.observation.height,
             prompt_ids=self._turns[-1],
             response_ids=response.token_ids,
             sampler_logprobs=response.logprobs,
@@ -413,25 +393,11 @@ class _Conversation:
         self._pointer = action.pointer_after(self._pointer)
         return action
 
-    def frame(self) -> CoordinateFrame:
-        """Return the map from the model's points to the screen's."""
-        return self.chat.frame(self._observation.width, self._observation.height)
-
-    def must_fail(self, actions: tuple[Action, ...]) -> bool:
-        """Return whether the protocol performs `Fail` in the place of these actions."""
-        last = len(self.steps) + 1 == self._spec.max_steps
-        ends = any(isinstance(action, Terminal) for action in actions)
-        return last and not ends and self._spec.protocol == "standard"
-
     def has_room(self) -> bool:
-        """Return whether a whole response fits behind the prompt."""
         return self._length + self.settings.max_tokens <= self.settings.max_context
 
     def check_room(self, bare: int) -> None:
-        """Check that there is room for the first response.
-
-        Args:
-            bare: Ids of the first prompt without the instruction.
+        """Check that there is room for the first response; `bare` ids of its prompt are not the instruction's.
 
         Raises:
             EnvError: If there would be with no instruction and the smallest screenshot: this task has too large ones.
@@ -444,17 +410,9 @@ class _Conversation:
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
         instruction = len(self._turns[0]) - bare
-        picture = self.chat.image_tokens(self._observation.width, self._observation.height)
+        picture = self.chat.image_tokens(self.observation.width, self.observation.height)
         least = self._length - instruction - picture + self.chat.image_tokens(1, 1)
         if least + self.settings.max_tokens <= self.settings.max_context:
             its = f"its instruction takes {instruction} of them, its screenshot {picture}"
             raise EnvError("reset", f"{message}, or leave the task out: {its}")
         raise ConfigError(message)
-
-    def _leave_out(self, number: int) -> None:
-        """Take the screenshot of a step out of what the next response reads."""
-        step = self.steps[number]
-        (blind,) = self.chat.windowed([step.prompt_ids], 0)
-        self._length -= self.chat.context_length(step.prompt_ids, [(step.width, step.height)]) - len(blind)
-        self._turns[2 * number] = blind  # a turn of the user and one of the assistant a step
-        self._images.popleft()

@@ -1,8 +1,7 @@
 """Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts and to other ranks.
 
-Messages of rank 0 go through sockets and not through the GPUs of the others. They wait through whole rollouts. With
-NCCL, a rank that waits keeps a kernel spinning on its GPU, of which an engine on the same one (`layout=colocated`)
-would get half; and what is handed out would lie in rank 0's GPU first.
+Messages of rank 0 go through sockets: with NCCL, a rank that waits through a rollout keeps a kernel spinning on its
+GPU, of which an engine on the same one (`layout=colocated`) would get half.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,7 @@ PATIENCE = timedelta(hours=12)
 class RolloutCallback(Callback):
     """A callback that sees every rollout batch on global rank 0, before trajectories are scattered to the ranks.
 
-    Callbacks run in the trainer's order, and each sees what the one before it left: one that must see the rollout
-    as it was collected stands before replay injection.
+    Callbacks run in the trainer's order: one that must see the rollout as it was collected stands before replay.
     """
 
     def on_rollout_end(self, trainer: Trainer, module: LightningModule, batch: RolloutBatch) -> None:
@@ -75,12 +73,9 @@ def runtime_of(trainer: Trainer) -> "RolloutRuntime":
 
 
 def raise_everywhere(error: Exception | None) -> None:
-    """Raise what went wrong on global rank 0, if anything did, on every rank; all of them must call this.
+    """Raise the error of global rank 0, if there is one, on every rank; all of them must call this.
 
     Without it the others would wait for rank 0 in their next collective call, as long as that may take.
-
-    Args:
-        error: Of rank 0; None on the others.
     """
     message = broadcast(None if error is None else str(error))
     if error is not None:
@@ -100,14 +95,10 @@ def on_rank_zero(trainer: Trainer, work: Callable[[], _T], elsewhere: _T) -> _T:
 
 
 def start_on_rank_zero(trainer: Trainer | None, runtime: "RolloutRuntime") -> None:
-    """Start engine and environments on global rank 0, while the others wait.
+    """Start engine and environments on global rank 0, while the others wait; without a trainer there is one process.
 
     An engine measures what is free on its GPU while it starts: the weights of a rank that went on would come out of
     its cache.
-
-    Args:
-        trainer: Whose ranks all call this; None where there is one process without a trainer.
-        runtime: Of the run.
     """
     if trainer is None:
         runtime.start()

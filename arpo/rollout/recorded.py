@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 Part = Literal["train", "held_out"]
 HELD_OUT_EVERY = 4
 """Of so many tasks that were recorded, in the order of their first success, the last one is held out."""
-CUT = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
 
 
 @checked
@@ -29,19 +28,18 @@ def recorded_tasks(
     """Return a task for each success of a run that can be replayed.
 
     First comes one success of each task of that run, then a second one of each, and so on, so that the first few are
-    as different as can be. The tasks that are held out are held out with all of their successes.
+    as different as can be.
 
     Args:
         source: The folder of a run, or a trajectory store, such as the demonstrations of a warm start. Every machine
             that has environments must see it under the same path.
-        part: The successes to train on, or those of every fourth task, which are held out.
+        part: The successes to train on, or those of every fourth task, which are held out with all of them.
         count: At most so many; None: all.
         success_threshold: A trajectory is a success when its task reward, and its whole reward, lies above it.
     """
     store = TrajectoryStore(store_of(source))
-    fit = _fit(store, _successes(store, str(source), success_threshold), str(source))
     by_task: defaultdict[str, list[Trajectory]] = defaultdict(list)
-    for trajectory in fit:
+    for trajectory in _fit(store, _successes(store, str(source), success_threshold), str(source)):
         by_task[trajectory.task_id].append(trajectory)
     ranked = [
         (rank, trajectory)
@@ -70,11 +68,9 @@ def _successes(store: TrajectoryStore, source: str, threshold: float) -> list[Tr
 
 
 def _fit(store: TrajectoryStore, successes: Sequence[Trajectory], source: str) -> list[Trajectory]:
-    """Return the successes that can be replayed, and say of the others why they cannot."""
     reasons = [_unfit(trajectory, store) for trajectory in successes]
     fit = [trajectory for trajectory, reason in zip(successes, reasons, strict=True) if not reason]
-    counts = Counter(filter(None, reasons))
-    said = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    said = ", ".join(f"{count} {reason}" for reason, count in Counter(filter(None, reasons)).items())
     if not fit:
         raise ConfigError(f"source={source}: none of its {len(successes)} successes can be replayed: {said}")
     if said:
@@ -84,7 +80,7 @@ def _fit(store: TrajectoryStore, successes: Sequence[Trajectory], source: str) -
 
 def _unfit(trajectory: Trajectory, store: TrajectoryStore) -> str:
     """Return the reason why a success cannot be replayed, as the end of a sentence; empty where it can."""
-    if trajectory.outcome in CUT:
+    if trajectory.outcome in (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL):
         return "were cut by a limit before they said that they are done"
     if any(step.patch for step in trajectory.steps):
         return "were corrected by an expert themselves"
@@ -114,14 +110,9 @@ def _task(trajectory: Trajectory, store: TrajectoryStore) -> Task:
     def screen(key: str) -> str:
         return str(store.screenshot_path(key).resolve())
 
+    facts = ("width", "height", "action", "response")
     steps = [
-        {
-            "screen": screen(step.screenshot),
-            "width": step.width,
-            "height": step.height,
-            "action": step.action,
-            "response": step.response,
-        }
+        {"screen": screen(step.screenshot)} | {name: getattr(step, name) for name in facts}
         for step in trajectory.steps
     ]
     return Task(

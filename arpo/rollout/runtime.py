@@ -1,33 +1,234 @@
-"""The runtime of rollouts: an event loop, and the engine and the environments that live on it."""
+"""The runtime of rollouts: an event loop, the engine and environments on it, and the episodes that they play."""
 
+import asyncio
 import concurrent.futures
+import hashlib
+import json
+import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from torch import Tensor
 
 from arpo.agent.prompt import Prompt
+from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import ArpoError, RolloutError
-from arpo.host.heartbeat import log_every
+from arpo.errors import ArpoError, EngineError, EnvError, RolloutError
+from arpo.host.log_lines import log_every
 from arpo.host.threads import BackgroundLoop, Signal
 from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.episode import Meter, Responder
-from arpo.rollout.runner import EpisodeRunner, SpecRows
-from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.episode import Activity, EpisodeSpec, MayAsk, Meter, Responder, at_once, run_episode
+from arpo.rollout.settings import MAX_ACTIONS, RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
+log = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
-LOOKS_A_STALL = 10
-"""How often the signs of life are looked at within `stall_s`."""
-LONGEST_LOOK_S = 1.0
 ENDED = "the event loop of the rollouts has ended"
+SpecRows = tuple[tuple[EpisodeSpec, ...], ...]
+"""One row a group, one spec a member."""
+
+BLOCK = 4096
+PLACES = 256
+"""Places at which `BLOCK` bytes of a file are read, so that 15 GB of weights take no longer than a tokenizer."""
+TRAINING = "train"
+"""The name of the episodes that are learned from, in meters and in the queue for environments."""
+
+
+class FairQueue:
+    """A number of turns for which lanes queue: first come, first served in a lane, and lane after lane between them.
+
+    So an evaluation that asks for a thousand episodes at once gets every second environment that becomes free, and
+    training the others. An episode keeps its turn when the infrastructure loses it and it is made again.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._lanes: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, lane: str) -> AsyncIterator[None]:
+        """Wait for a turn and hold it."""
+        if self._free:
+            self._free -= 1
+        else:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._lanes.setdefault(lane, deque()).append(future)
+            try:
+                await future
+            except asyncio.CancelledError:
+                if not future.cancelled():  # it had its turn already
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def queued(self) -> dict[str, int]:
+        """Return the number of waiting episodes by lane; allowed from any thread."""
+        return {lane: sum(not future.done() for future in list(queue)) for lane, queue in list(self._lanes.items())}
+
+    def _pass_on(self) -> None:
+        while self._lanes:
+            lane, queue = next(iter(self._lanes.items()))
+            self._lanes.move_to_end(lane)
+            future = queue.popleft()
+            if not queue:
+                del self._lanes[lane]
+            if not future.done():  # else it was cancelled
+                future.set_result(None)
+                return
+        self._free += 1
+
+
+class EpisodeRunner:
+    """A runner of episodes on whatever environment is free; lives on the runtime's event loop.
+
+    An episode that the infrastructure loses is made again with the same seed, on another environment because the
+    pool takes the failed one out, and is given up after `max_attempts`. Episodes queue for environments in `turns`, in
+    a lane for training and one for each evaluation.
+    """
+
+    def __init__(self, pool: EnvPool, responder: Responder, store: TrajectoryStore, settings: RolloutSettings) -> None:
+        self.turns = FairQueue(pool.size)
+        self.activity = Activity()
+        self._pool = pool
+        self._responder = responder
+        self._store = store
+        self._settings = settings
+        self._model = model_fingerprint(responder.chat.path)
+        self._episodes = WeakSet[asyncio.Task[Trajectory | None]]()
+
+    async def run(
+        self, specs: SpecRows, meter: Meter, finished: Mapping[str, Trajectory], *, may_ask: MayAsk = at_once
+    ) -> list[list[Trajectory | None]]:
+        """Return one trajectory a spec, in their rows; None where an episode was given up.
+
+        Args:
+            specs: Begun in this order: a pool serves in the order in which it is asked.
+            meter: Its name is the lane in which the episodes queue.
+            finished: Stored trajectories by id, of which those with the task, the seed and the sampling settings of
+                their spec need not be run again.
+            may_ask: Waited for by each episode between the desktop and its first response.
+        """
+        flat = [spec for row in specs for spec in row]
+        others = sum(spec.id in finished and not self._stands_for(spec, finished[spec.id]) for spec in flat)
+        if others:
+            log.warning(
+                "%d of %d stored episodes were sampled with other settings (seed, limits, temperature, protocol, "
+                "prompt or model), or by a version that did not store them: they are played again",
+                others,
+                len(finished),
+            )
+        episodes = [asyncio.create_task(self._episode(spec, meter, finished.get(spec.id), may_ask)) for spec in flat]
+        self._episodes.update(episodes)
+        try:
+            ended = iter(await asyncio.gather(*episodes))
+        finally:
+            await self._cancel(episodes)  # after an error or a cancellation others still run
+            meter.ended = time.monotonic()
+        return [[next(ended) for _ in row] for row in specs]
+
+    async def close(self) -> None:
+        """Cancel every running episode and wait until it has given its environment back."""
+        await self._cancel([episode for episode in self._episodes if not episode.done()])
+
+    async def _cancel(self, episodes: Sequence[asyncio.Task[Trajectory | None]]) -> None:
+        for episode in episodes:
+            episode.cancel()
+        await asyncio.gather(*episodes, return_exceptions=True)
+
+    async def _episode(
+        self, spec: EpisodeSpec, meter: Meter, finished: Trajectory | None, may_ask: MayAsk
+    ) -> Trajectory | None:
+        if finished is not None and self._stands_for(spec, finished):
+            meter.resumed += 1
+            trajectory = await asyncio.to_thread(self._store.load_screenshots, finished)
+        else:
+            async with self.turns.turn(meter.name):
+                played = await self._play(spec, meter, may_ask)
+            if played is None:
+                return None
+            trajectory = replace(played, sampling=self._sampling(spec))
+            await asyncio.to_thread(self._store.write, trajectory)
+        meter.done += 1
+        meter.successes += is_success(trajectory, threshold=self._settings.success_threshold)
+        return trajectory
+
+    def _sampling(self, spec: EpisodeSpec) -> str:
+        return sampling_fingerprint(spec, self._responder.prompt, self._model)
+
+    def _stands_for(self, spec: EpisodeSpec, stored: Trajectory) -> bool:
+        wanted = (spec.task.id, spec.seed, self._sampling(spec))
+        return (stored.task_id, stored.seed, stored.sampling) == wanted
+
+    async def _play(self, spec: EpisodeSpec, meter: Meter, may_ask: MayAsk) -> Trajectory | None:
+        most = self._settings.max_attempts
+        for attempt in range(1, most + 1):
+            try:
+                async with self._pool.lease(spec.task) as env:
+                    return await run_episode(spec, env, self._responder, meter, may_ask)
+            except (EnvError, EngineError) as error:
+                meter.causes.append(f"{type(error).__name__}: {error}")
+                log.warning("episode %s of task %s, attempt %d of %d: %s", spec.id, spec.task.id, attempt, most, error)
+                meter.retried += attempt < most
+        meter.dropped += 1
+        return None
+
+
+def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
+    """Return a digest of everything but task, seed and weights that decides how an episode is sampled.
+
+    `model` is the `model_fingerprint` of the checkpoint that the policy started from.
+    """
+    settings, sampling, template = spec.settings, spec.sampling, asdict(prompt)
+    del template["functions"]  # which the template names
+    if prompt.grammar == "ui_tars":  # records from before there was another one stay good
+        del template["grammar"]
+    how = {
+        "max_steps": spec.max_steps,
+        "max_context": settings.max_context,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "protocol": spec.protocol,
+        "prompt": template,
+        "model": model,
+    }
+    if settings.image_window is not None:  # without one, records from before there were windows stay good
+        how["image_window"] = settings.image_window
+    if settings.max_actions != MAX_ACTIONS:  # likewise from before there was a bound
+        how["max_actions"] = settings.max_actions
+    return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def model_fingerprint(path: str | Path) -> str:
+    """Return a digest of a checkpoint directory by its content, wherever it lies; a hub name stands for itself.
+
+    Of every file it takes the name, the size and blocks at regular distances. Training changes nearly every weight,
+    so it distinguishes two policies, though not two files that differ in one byte.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        return str(path)
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in directory.iterdir() if entry.is_file()):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as opened:
+            for place in range(0, size, max(BLOCK, size // PLACES)):
+                opened.seek(place)
+                digest.update(opened.read(BLOCK))
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,50 +239,31 @@ class ServedVersions:
     newest: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class RolloutRuntime:
     """The engine, the environments and their event loop: plays episodes while a trainer goes its own way.
 
-    Every method is called from one thread, the trainer's, except `status`, which any thread may call. A method that
-    blocks can be interrupted by Ctrl-C; the episodes go on until `close`.
-
-    Attributes:
-        served: The versions of the policy that the engine serves.
-        changed: Notified on the event loop whenever the engine serves another version.
+    Nothing is started before `start`. Every method is called from one thread, the trainer's, except `status`, which
+    any thread may call. A method that blocks can be interrupted by Ctrl-C; the episodes go on until `close`.
     """
 
-    def __init__(
-        self,
-        make_engine: Callable[[], InferenceEngine],
-        pool: EnvPool,
-        chat: ChatTokenizer,
-        prompt: Prompt,
-        store: TrajectoryStore,
-        settings: RolloutSettings,
-    ) -> None:
-        """Take the parts; nothing is started before `start`.
-
-        Args:
-            make_engine: Called once, by `start`, in the caller's thread; returns when the engine can serve.
-            pool: Not started.
-            chat: The tokenizer of the engine's checkpoint.
-            prompt: How a task is put to the policy.
-            store: Gets every trajectory as its episode ends.
-            settings: The numbers.
-        """
-        self.pool = pool
-        self.chat = chat
-        self.prompt = prompt
-        self.store = store
-        self.settings = settings
-        self.served = ServedVersions()
-        self.changed = Signal()
-        self._make_engine = make_engine
-        self._engine: InferenceEngine | None = None
-        self._runner: EpisodeRunner | None = None
-        self._loop = BackgroundLoop("rollout")
-        self._meter: Callable[[], Meter] = Meter
-        self._newest_version = 0
-        """Of what the engine was given, an update that has not ended included."""
+    make_engine: Callable[[], InferenceEngine]
+    """Called once, by `start`, in the caller's thread; returns when the engine can serve."""
+    pool: EnvPool
+    chat: ChatTokenizer
+    prompt: Prompt
+    store: TrajectoryStore
+    settings: RolloutSettings
+    served: ServedVersions = field(init=False, default_factory=ServedVersions)
+    """The versions of the policy that the engine serves."""
+    changed: Signal = field(init=False, default_factory=Signal)
+    """Notified on the event loop whenever the engine serves another version."""
+    _engine: InferenceEngine | None = field(init=False, default=None)
+    _runner: EpisodeRunner | None = field(init=False, default=None)
+    _loop: BackgroundLoop = field(init=False, default_factory=lambda: BackgroundLoop("rollout"))
+    _meter: Callable[[], Meter] = field(init=False, default=Meter)
+    _newest_version: int = field(init=False, default=0)
+    """Of what the engine was given, an update that has not ended included."""
 
     def start(self) -> None:
         """Start engine and environments side by side; blocks until both are ready. Idempotent."""
@@ -93,7 +275,7 @@ class RolloutRuntime:
         pool = self._loop.submit(self.pool.start())
         try:
             with log_every("starting the engine and the environments"):
-                self._engine = self._make_engine()
+                self._engine = self.make_engine()
                 pool.result()
         except BaseException:  # a Ctrl-C too must leave no process behind
             pool.cancel()
@@ -116,12 +298,7 @@ class RolloutRuntime:
 
         They ask only replicas that serve the last update, so that they are of one policy. They should be played right
         after an update, because before one training holds environments for the policy that comes. They share the
-        environments with training fairly: each gets every second one that becomes free.
-
-        Args:
-            name: The name of the evaluation.
-            specs: The episodes, in rows; a trajectory is None where its episode was lost.
-            finished: Trajectories by id; one that a spec would give again is taken instead of being played.
+        environments with training fairly: each gets every second one that becomes free. See `EpisodeRunner.run`.
         """
         meter = Meter(name, total=sum(len(row) for row in specs), activity=self.runner.activity)
         version = self.served.newest
@@ -139,13 +316,11 @@ class RolloutRuntime:
     def watch(self, future: "concurrent.futures.Future[_T]", waiter: Callable[[], str]) -> _T:
         """Return the result of a future on the loop; block, and detect a stall.
 
-        Args:
-            future: The one to wait for.
-            waiter: Returns the beginning of the message of a stall: what waits, and for what.
+        `waiter` returns the beginning of the message of a stall: what waits, and for what.
         """
         # Held here: another thread may close the runtime meanwhile.
         runner, stall_s, began = self.runner, self.settings.stall_s, time.monotonic()
-        look_s = min(stall_s / LOOKS_A_STALL, LONGEST_LOOK_S)
+        look_s = min(stall_s / 10, 1.0)
         stalled = ""
         while not stalled and not concurrent.futures.wait([future], timeout=look_s).done:
             if not self._loop.running:
@@ -246,15 +421,13 @@ class RolloutRuntime:
                 self._loop.close()
                 self._loop.start()
             if self.answers():
-                self._loop.run(self._close())
+                self._loop.run(self._close(self._engine, self._runner))
         finally:
             self._loop.close()
-        self._engine = self._runner = None  # also where the loop is blocked
-        self._meter = Meter
+            self._engine = self._runner = None  # also where the loop is blocked
+            self._meter = Meter
 
-    async def _close(self) -> None:
-        engine, runner = self._engine, self._runner
-        self._engine = self._runner = None
+    async def _close(self, engine: InferenceEngine | None, runner: EpisodeRunner | None) -> None:
         async with AsyncExitStack() as stack:  # each part is closed even where closing another one fails
             if engine is not None:
                 stack.push_async_callback(engine.close)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from arpo.algorithms.rewards import is_success
 from arpo.bounds import AtLeastOne, checked
@@ -19,9 +19,6 @@ def derive_seed(*parts: str | int) -> int:
     """Return a seed in [0, 2**63) that is a pure function of `parts`, the same in every process and version.
 
     Parts keep their type and their borders: `("1", 2)`, `(1, 2)` and `("12",)` give three different seeds.
-
-    >>> derive_seed(0, 1, "task", 2, 3) == derive_seed(0, 1, "task", 2, 3)
-    True
     """
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
@@ -29,7 +26,7 @@ def derive_seed(*parts: str | int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """One group asked for. `None` means: the run's own setting."""
+    """One group asked for; None means the run's own setting."""
 
     task: Task
     group_size: int | None = None
@@ -40,53 +37,20 @@ RequestRule = Callable[[Task, "TaskRecord"], int | None]
 """A number of a request from what came of its task so far; None leaves it to the run's own setting."""
 
 
-class TaskSampler(Protocol):
-    """A choice of the next group to collect; everything it knows is in its state, or in the statistics it is shown.
-
-    It is asked for one group at a time, when an environment is free for it and `max_policy_lag` allows it. The
-    caller asks in a fixed order, from one thread, and never while the state is read.
-
-    Attributes:
-        tasks: Every task that it may ask for, by id.
-        tasks_per_iteration: The number of groups that one update learns from.
-    """
-
-    tasks: Mapping[str, Task]
-    tasks_per_iteration: int
-
-    def next(self, statistics: "TaskStatistics") -> TaskRequest:
-        """Return the next group to collect.
-
-        Args:
-            statistics: What came of the groups that updates have learned from so far, in the order of their batches.
-                With `max_policy_lag` 0 all groups of an iteration are asked for under the same statistics.
-        """
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return built-ins from which `load_state_dict` continues exactly.
-
-        Statistics are no part of it: the collector keeps them in the checkpoint.
-        """
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the sampler that gave `state` stood."""
-        ...
-
-
 @checked
 class ShuffledTasks:
-    """Every task once an epoch, in a new order each epoch; the same number of tasks every iteration.
+    """Every task once an epoch, in a new order each epoch; the base of every choice of the next group to collect.
 
-    An iteration may reach over the border of two epochs, and then a task may stand in it twice (two groups).
+    An iteration may reach over the border of two epochs, and then a task may stand in it twice (two groups). Groups
+    are asked for when an environment is free and `max_policy_lag` allows it: in a fixed order, from one thread, and
+    never while the state is read.
 
     Args:
         tasks: What to learn.
         tasks_per_iteration: Groups of an iteration.
         seed: Of the order.
-        group_size: Says how many episodes a group has; by default what the run's settings say.
-        max_steps: Says where an episode ends; by default what the task or the run's settings say.
+        group_size: The rule for the episodes of a group; None: the run's setting.
+        max_steps: The rule for the step limit; None: that of the task or the run.
     """
 
     def __init__(
@@ -110,7 +74,12 @@ class ShuffledTasks:
         self._taken = 0
 
     def next(self, statistics: "TaskStatistics") -> TaskRequest:
-        """Return the next task of the epoch."""
+        """Return the next group to collect.
+
+        Args:
+            statistics: Of the groups that updates have learned from so far, in the order of their batches. With
+                `max_policy_lag` 0 all groups of an iteration are asked for under the same statistics.
+        """
         epoch, place = divmod(self._taken, len(self.tasks))
         self._taken += 1
         # The order of an epoch is a function of the seed and the epoch, so the state is one number.
@@ -146,17 +115,15 @@ class TaskRecord:
     """The record of one task."""
 
     successes: list[bool] = field(default_factory=list)
-    """Of the last episodes, oldest first."""
+    """Of the last episodes, oldest first, as are `lengths`; all other numbers are of all episodes ever."""
     lengths: list[int] = field(default_factory=list)
-    """Steps of the last episodes, oldest first."""
     visits: int = 0
-    """Finished episodes, ever."""
+    """Finished episodes."""
     solved: int = 0
-    """Successes, ever."""
     failures: int = 0
-    """Episodes lost to the infrastructure, ever."""
+    """Episodes lost to the infrastructure."""
     longest_success: int | None = None
-    """Steps of the longest episode that succeeded, ever."""
+    """Steps of the longest episode that succeeded."""
 
     @property
     def success_rate(self) -> float | None:

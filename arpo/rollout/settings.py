@@ -32,8 +32,7 @@ class RolloutSettings:
     """Screenshots that a response sees, its own among them; None: all of the episode. A window makes every step a
     training sequence of its own (DART, arXiv 2509.23866), None makes one of every episode (ARPO)."""
     max_actions: AtLeastOne = MAX_ACTIONS
-    """Actions of one response; one with more is a format error, and none of them is performed. A hundred `wait()`
-    would be one step of many minutes; a policy should not learn that a part of its response counts."""
+    """Actions of one response; one with more is a format error, and none of them is performed."""
     min_group_size: AtLeastOne = 2
     """A group with fewer trajectories is dropped: an advantage needs something to compare with."""
     max_attempts: AtLeastOne = 3
@@ -41,10 +40,9 @@ class RolloutSettings:
     max_policy_lag: NotNegativeInt = 0
     """A group is stale when its oldest step is more policy versions behind than this."""
     order: Order = "submitted"
-    """The groups that an iteration learns from."""
     stall_s: Positive = 900.0
-    """Seconds without a sign of life of any episode after which a wait for one ends with an error that names
-    the stalled part. Above every deadline of an environment, every response and every weight update."""
+    """Seconds without a sign of life of any episode after which a wait for one ends with an error. Above every
+    deadline of an environment, every response and every weight update."""
     success_threshold: Threshold = 0.5
     seed: int = 0
 

@@ -43,10 +43,10 @@ class TrajectoryStore:
     """
 
     def __init__(self, root: str | Path, *, fsync: bool = False) -> None:
-        """Name the directory; nothing is created before the first write.
+        """Name the directory, which this store has to itself; nothing is created before the first write.
 
         Args:
-            root: The directory, given to this store alone.
+            root: The directory.
             fsync: Wait for the disk at every record, so that not even a power cut loses a finished episode.
         """
         self.root = Path(root)
@@ -60,7 +60,10 @@ class TrajectoryStore:
         path = self._path(*_locate(trajectory.id))
         with self._lock:
             try:
-                self._begin_writing()
+                if not self._writing:  # not earlier: a reader must leave a live writer's files alone
+                    shutil.rmtree(self._scratch, ignore_errors=True)
+                    self._scratch.mkdir(parents=True)
+                    self._writing = True
                 for key, png in trajectory.screenshots.items():
                     if not (screen := self.screenshot_path(key)).exists():
                         with atomically(screen, sync=self._fsync, scratch=self._scratch) as partial:
@@ -81,9 +84,8 @@ class TrajectoryStore:
 
     def iterations(self) -> list[tuple[str, int]]:
         """Return every split and iteration that has records, earlier iterations first."""
-        paths = self.root.glob(f"*/{_FILES}")
-        found = [(int(path.stem.removeprefix("iteration_")), path.parent.name) for path in paths]
-        return [(split, iteration) for iteration, split in sorted(found)]
+        found = sorted((_iteration(path), path.parent.name) for path in self.root.glob(f"*/{_FILES}"))
+        return [(split, iteration) for iteration, split in found]
 
     def read_all(self, splits: Collection[str] | None = None) -> Iterator[Trajectory]:
         """Yield the trajectories of some splits, by default of all, earlier iterations first."""
@@ -120,15 +122,13 @@ class TrajectoryStore:
 
     def finished(self, first_iteration: int) -> dict[str, Trajectory]:
         """Return, by id and without screenshot bytes, the training episodes of an iteration and of all later ones."""
-        iterations = sorted(map(_iteration, (self.root / "train").glob(_FILES)))
-        later = [iteration for iteration in iterations if iteration >= first_iteration]
+        later = [number for split, number in self.iterations() if split == "train" and number >= first_iteration]
         return {record.id: record for iteration in later for record in self.read("train", iteration)}
 
     def truncate(self, iteration: int, policy_version: int, *, first_iteration: int | None = None) -> None:
-        """Remove the records of what a crash undid; screenshots stay.
+        """Remove the records of what a crash undid: later evaluations, and episodes that a later policy played.
 
-        These are the evaluations of later iterations, and the training episodes in which a later policy had a part.
-        Those of later iterations that the policy or its elders played stay: rollouts may have run ahead.
+        Training episodes of later iterations that the policy or its elders played stay: rollouts may have run ahead.
 
         Args:
             iteration: The one that comes next.
@@ -146,13 +146,6 @@ class TrajectoryStore:
 
     def _path(self, split: str, iteration: int) -> Path:
         return self.root / split / f"iteration_{iteration:06d}.jsonl"
-
-    def _begin_writing(self) -> None:
-        """Clear away what a killed writer left; not earlier, because a reader must not touch a live writer's files."""
-        if not self._writing:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch.mkdir(parents=True)
-            self._writing = True
 
     def _append(self, path: Path, line: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +170,7 @@ def store_of(source: str | Path) -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a file is there and ends as a PNG does; no more of it is read than that."""
+    """Return whether a file is there and ends as a PNG does."""
     try:
         with path.open("rb") as file:
             file.seek(-len(_PNG_END), os.SEEK_END)
@@ -223,7 +216,6 @@ def natural_order(trajectory_id: str) -> list[tuple[bool, int, str]]:
 
 
 def _records(path: Path) -> Iterator[tuple[bytes, Trajectory]]:
-    """Yield each line of a file with the trajectory that it holds."""
     for number, line in enumerate(whole_lines(path), start=1):
         try:
             yield line, _decode(line)
@@ -257,20 +249,17 @@ def _decode(line: bytes) -> Trajectory:
 
 
 NUMBERS = ("old_logprobs", "old_entropy", "logprobs", "entropy", "weights", "after_logprobs", "after_entropy")
-"""What is known of a token: log-probability and entropy before the update, in the last forward that it was learned
-from, and, where they were asked for, after it; `weights` are the factors of its policy term, where there are any. A
-token of a sequence that was not computed, because it teaches nothing, has none of them."""
+"""The facts of a token: log-probability and entropy before the update, in the last forward that it was learned from,
+and, where they were asked for, after it; `weights` are the factors of its policy term, where there are any."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdatedGroup:
-    """The members of a group as the update saw them."""
+    """The trajectories of a group by id, as the update saw them, and the positions of those that were replayed."""
 
     task_id: str
     members: tuple[str, ...]
-    """Ids of its trajectories, in their order."""
     injected: tuple[int, ...] = ()
-    """Positions in `members` that came from the replay buffer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,9 +271,8 @@ class UpdateRecord:
     """
 
     iteration: int
-    """Of the batch, from 0, as in the ids of its trajectories."""
+    """Of the batch, as in the ids of its trajectories."""
     policy_version: int
-    """Updates that the policy had seen before this one."""
     groups: tuple[UpdatedGroup, ...]
     left_out: tuple[str, ...]
     """Ids of what was collected and not learned from: stale, or of a group that became too small."""
@@ -311,8 +299,7 @@ class UpdateRecord:
         if not {"logprobs", "old_logprobs"} <= set(self.numbers):
             return np.empty(0, dtype=np.float32)
         differences = self.numbers["logprobs"] - self.numbers["old_logprobs"]
-        ratios: np.ndarray = np.exp(differences[~np.isnan(differences)])
-        return ratios
+        return np.asarray(np.exp(differences[~np.isnan(differences)]))
 
 
 def update_path(root: Path, iteration: int) -> Path:
@@ -323,12 +310,8 @@ def update_path(root: Path, iteration: int) -> Path:
 def write_update(root: Path, record: UpdateRecord) -> None:
     """Write an update's record into a trajectory store, whole or not at all."""
     path = update_path(root, record.iteration)
-    head = {
-        "iteration": record.iteration,
-        "policy_version": record.policy_version,
-        "groups": [asdict(group) for group in record.groups],
-        "left_out": record.left_out,
-    }
+    head = {name: getattr(record, name) for name in ("iteration", "policy_version", "left_out")}
+    head["groups"] = [asdict(group) for group in record.groups]
     tensors = {"advantages": record.advantages, "offsets": record.offsets} | dict(record.numbers)
     try:
         with atomically(path) as partial:

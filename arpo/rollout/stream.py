@@ -2,19 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from arpo.errors import ArpoError, RolloutError
-from arpo.host.threads import Signal
 from arpo.inference.engine import engine_metrics
 from arpo.rollout.episode import EpisodeSpec, Meter, sum_meters
-from arpo.rollout.runner import TRAINING, EpisodeRunner
-from arpo.rollout.runtime import RolloutRuntime, ServedVersions
-from arpo.rollout.sampler import TaskRequest, TaskSampler, TaskStatistics, derive_seed
-from arpo.rollout.settings import Order, RolloutSettings
+from arpo.rollout.runtime import TRAINING, RolloutRuntime
+from arpo.rollout.sampler import ShuffledTasks, TaskRequest, TaskStatistics, derive_seed
+from arpo.rollout.settings import Order
 from arpo.types import Group, RolloutBatch, Trajectory
 
 
@@ -23,7 +21,7 @@ class RequestedGroup:
     """A group that was asked for."""
 
     number: int
-    """Its place among all groups of the run, from 0; with the number of groups an iteration it gives its name."""
+    """Its place among all groups of the run, from 0."""
     request: TaskRequest
 
     def record(self) -> tuple[int, str, int | None, int | None]:
@@ -38,7 +36,7 @@ class AdmittedGroup:
     asked: RequestedGroup
     meter: Meter
     row: Sequence[Trajectory | None] = ()
-    """One trajectory a member, None where an episode was lost; empty while an episode runs."""
+    """One trajectory a member, None where it was lost; empty while an episode runs."""
     ended_as: int | None = None
     began: int | None = None
     """The oldest version that may have answered the first request."""
@@ -57,11 +55,10 @@ class ResumeState:
     iteration: int
     """The next one to be learned from."""
     policy_version: int
-    """Of the policy that learns from it."""
     per_iteration: int
     """Groups that an update learns from."""
     last: int | None = None
-    """The number of iterations of the run; None: not known."""
+    """The number of iterations of the run, if it is known."""
     asked: Sequence[RequestedGroup] = ()
     """Groups that an earlier process asked for and no update has learned from."""
     stored: dict[str, Trajectory] = field(default_factory=dict)
@@ -86,13 +83,6 @@ def choose(
     an update takes `count` groups, of those with h updates left at most h × `count` may stay behind: what is above
     is taken now. That is the rule of the earliest deadline, under which no group becomes stale as long as no more
     than (v + `lag` + 1) × `count` groups have had a step of version v or older when version v is learned from.
-
-    Args:
-        candidates: Every group that was asked for and not yet learned from.
-        count: Groups that an update learns from.
-        order: Which ones.
-        version: Of the policy that learns.
-        lag: Versions that a step may be old.
     """
     by_number = sorted(candidates, key=lambda group: group.asked.number)
     if order == "submitted":
@@ -124,34 +114,21 @@ class GroupStream:
     Two bounds. Of memory: at most (k + 1) iterations of groups are admitted and not yet released, with k the
     `max_policy_lag`. Of age: group n of G an iteration asks the engine for nothing before the version that is at most
     k behind the update ⌊n / G⌋. Between the two, while the trainer updates, environments are reset already for the
-    groups that the next version will play. With k = 0, nothing is admitted before the trainer asks for it.
+    groups that the next version will play. With k = 0, nothing is admitted before the trainer asks for it, and with
+    any k nothing before `begin`.
     """
 
     def __init__(
-        self,
-        runner: EpisodeRunner,
-        settings: RolloutSettings,
-        resumed: ResumeState,
-        next_request: Callable[[], TaskRequest],
-        served: Callable[[], ServedVersions],
-        changed: Signal,
+        self, runtime: RolloutRuntime, resumed: ResumeState, sampler: ShuffledTasks, statistics: TaskStatistics
     ) -> None:
-        """Take the parts; nothing is admitted before `begin`.
-
-        Args:
-            runner: Plays the groups.
-            settings: The bounds, the order and the numbers of an episode.
-            resumed: Where the run stands.
-            next_request: Asks the sampler for one group.
-            served: Returns the versions of the policy that the engine serves.
-            changed: Notified when the engine serves another version; the stream notifies it too.
-        """
-        self._runner = runner
-        self._settings = settings
+        """Take the player of groups, the place of the run, and the choice of groups with the statistics it reads."""
+        self.sampler = sampler
+        self._statistics = statistics
+        self._runtime = runtime
+        self._runner = runtime.runner
+        self._settings = runtime.settings
+        self._changed = runtime.changed
         self._resumed = resumed
-        self._next_request = next_request
-        self._served = served
-        self._changed = changed
         self._admitted = resumed.iteration * resumed.per_iteration
         self._taken = self._admitted
         self._wanted = False
@@ -169,7 +146,7 @@ class GroupStream:
     async def complete(self, policy_version: int) -> list[AdmittedGroup]:
         """Return the groups of the next iteration by their numbers, when all of their episodes have ended.
 
-        They stay in the stream until `release`: a caller that was interrupted before it got them may ask again.
+        They stay in the stream until `release`: a caller that was interrupted may ask again.
         """
         self._wanted = True
         chosen: list[AdmittedGroup] = []
@@ -216,18 +193,16 @@ class GroupStream:
         for asked in list(self._again):
             self._again.remove(asked)
             self._admit(asked)
-        last = self._resumed.last
-        while last is None or self._admitted < last * self._resumed.per_iteration:
-            await self._changed.until(self._has_room)
+        count, lag, last = self._resumed.per_iteration, self._settings.max_policy_lag, self._resumed.last
+        while last is None or self._admitted < last * count:
+            await self._changed.until(
+                lambda: self._admitted < self._taken + (lag + 1) * count and (self._wanted or lag > 0)
+            )
             # A turn comes when every episode before this group's has got one: only then is its task decided.
             async with self._runner.turns.turn(TRAINING):
-                self._admit(RequestedGroup(self._admitted, self._next_request()))
+                self._admit(RequestedGroup(self._admitted, self.sampler.next(self._statistics)))
                 for _ in range(2):  # the group's task makes its episodes, and then these ask for turns before we do
                     await asyncio.sleep(0)
-
-    def _has_room(self) -> bool:
-        count, lag = self._resumed.per_iteration, self._settings.max_policy_lag
-        return self._admitted < self._taken + (lag + 1) * count and (self._wanted or lag > 0)
 
     def _admit(self, asked: RequestedGroup) -> None:
         self._admitted += 1
@@ -252,9 +227,8 @@ class GroupStream:
         )
 
     async def _play(self, group: AdmittedGroup, specs: tuple[EpisodeSpec, ...]) -> None:
-        finished = self._finished(group, specs)
         may_ask = partial(self._wait_for_version, group)
-        (group.row,) = await self._runner.run((specs,), group.meter, finished, may_ask=may_ask)
+        (group.row,) = await self._runner.run((specs,), group.meter, self._finished(group, specs), may_ask=may_ask)
         group.ended_as = self._ended
         self._ended += 1
         self._changed.notify()
@@ -278,10 +252,10 @@ class GroupStream:
         activity = self._runner.activity
         activity.held += 1
         try:
-            await self._changed.until(lambda: self._served().newest >= first)
+            await self._changed.until(lambda: self._runtime.served.newest >= first)
         finally:
             activity.held -= 1
-        began = max(first, self._served().oldest)
+        began = max(first, self._runtime.served.oldest)
         group.began = began if group.began is None else min(group.began, began)
         return first
 
@@ -303,13 +277,12 @@ class CollectedGroups:
 
     groups: list[Group]
     leftovers: list[Group]
-    """Trajectories that the update does not learn from: stale members, and the members of dropped groups."""
+    """Stale members, and the members of dropped groups."""
     too_small: int
     """Groups dropped because the infrastructure lost too many of their episodes."""
     stale: int
     """Groups dropped because too many of their members were stale."""
     stale_episodes: int
-    """Trajectories left out because their oldest step was too many policy versions behind."""
 
 
 def select_groups(
@@ -323,7 +296,7 @@ def select_groups(
 
     Args:
         requests: One a group.
-        rows: One a group, a member each; None where an episode was lost.
+        rows: One a group.
         min_group_size: Least number of trajectories, or of those asked for, where that is less.
         oldest: Least policy version of every step.
     """
@@ -354,13 +327,7 @@ def rollout_metrics(
 
     `rollout/` counts what is in the batch or fell out of it; times and rates are of everything that its groups ran,
     lost attempts among it. `rollout/lag_mean` and `rollout/lag_max` are of the steps in the batch: the versions by
-    which the policy that learns from a step is newer than the one that took it.
-
-    Args:
-        collected: The groups.
-        meter: What their episodes did, together.
-        policy_version: Of the policy that learns from them.
-        elapsed_s: Seconds in which an iteration's worth of episodes was played.
+    which `policy_version`, that of the policy that learns, is newer than the one that took a step.
     """
     elapsed_s = max(elapsed_s, 1e-9)  # a clock that stood still, where every episode was resumed
     trajectories = [trajectory for group in collected.groups for trajectory in group.trajectories]
@@ -385,29 +352,24 @@ def rollout_metrics(
     }
 
 
-ACTING = ("env/reset_s", "env/step_s", "env/evaluate_s")
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """A moment of a run: the end of one iteration's window of time, and the begin of the next one's."""
 
     counters: Mapping[str, float]
-    """The cumulative counters of environments and engine."""
+    """Cumulative, of environments and engine."""
     at: float
-    """The monotonic clock."""
 
     def since(self, before: "Window", *, environments: int) -> dict[str, float]:
-        """Return by how much each counter has grown, and what environments did with their time.
+        """Return by how much each counter has grown, and the shares of the environments' time.
 
-        Of the time of all environments, whatever the trainer did meanwhile, `env/leased` is the share that belonged
-        to an episode (the utilization that DART counts, arXiv 2509.23866), and `env/acting` the share in which an
-        environment reset, acted or judged.
+        `env/leased` is the share that belonged to an episode (the utilization that DART counts, arXiv 2509.23866), and
+        `env/acting` the share in which an environment reset, acted or judged.
         """
         grown = {name: value - before.counters.get(name, 0.0) for name, value in self.counters.items()}
         elapsed_s = max(self.at - before.at, 1e-9)
         time_s = elapsed_s * environments
-        acting_s = sum(grown.get(name, 0.0) for name in ACTING)
+        acting_s = sum(grown.get(f"env/{call}_s", 0.0) for call in ("reset", "step", "evaluate"))
         return engine_metrics(grown, elapsed_s) | {
             "env/leased": grown.get("env/busy_s", 0.0) / time_s,
             "env/acting": acting_s / time_s,
@@ -417,9 +379,7 @@ class Window:
 class RolloutCollector:
     """A bridge from a trainer that blocks to groups that overlap: lets them go on, and takes an iteration's.
 
-    Attributes:
-        runtime: Plays the episodes.
-        statistics: The results of each task; they belong in a checkpoint beside the task sampler.
+    The `statistics` of tasks belong in a checkpoint beside the task sampler.
     """
 
     def __init__(self, runtime: RolloutRuntime) -> None:
@@ -427,45 +387,32 @@ class RolloutCollector:
         self.settings = runtime.settings
         self.statistics = TaskStatistics(success_threshold=runtime.settings.success_threshold)
         self._stream: GroupStream | None = None
-        self._sampler: TaskSampler | None = None
         self._window = Window({}, 0.0)
         self._taken_at: float | None = None
 
-    def begin(self, sampler: TaskSampler, resumed: ResumeState) -> None:
+    def begin(self, sampler: ShuffledTasks, resumed: ResumeState) -> None:
         """Let groups be asked for and played from now on, as far ahead of `take` as `max_policy_lag` allows.
 
         Episodes that the store holds from before a crash are taken from there, where no later policy than
         that of the resumed run had a part in them, and they are fresh enough.
 
         Args:
-            sampler: Says what to roll out next; asked on the rollout's event loop.
-            resumed: Where the run stands. Its `stored` is filled from the store.
+            sampler: Asked on the rollout's event loop.
+            resumed: The place of the run; its `stored` is filled from the store.
         """
         self.end()
         resumed = replace(resumed, stored=self.runtime.store.finished(resumed.first_iteration))
-        runtime = self.runtime
-        self._sampler = sampler
-        self._window, self._taken_at = Window(runtime.counters(), time.monotonic()), None
-        self._stream = GroupStream(
-            runtime.runner,
-            self.settings,
-            resumed,
-            lambda: sampler.next(self.statistics),
-            lambda: runtime.served,
-            runtime.changed,
-        )
-        runtime.show(self._progress)
-        runtime.run(self._stream.begin())
+        self._window, self._taken_at = Window(self.runtime.counters(), time.monotonic()), None
+        self._stream = GroupStream(self.runtime, resumed, sampler, self.statistics)
+        self.runtime.show(self._progress)
+        self.runtime.run(self._stream.begin())
 
     def take(self, iteration: int, policy_version: int) -> RolloutBatch:
         """Return the groups of the next iteration; blocks until the last of their episodes has ended.
 
-        Which groups these are is the settings' `order`. They stand in the order in which they were asked for, and
-        members in the order of their index, whatever the order in which episodes ended.
-
-        Args:
-            iteration: The one that is learned from; iterations are taken one after another.
-            policy_version: Of the policy that learns from the batch; a trajectory that is too old for it is left out.
+        They stand in the order in which they were asked for, and members in the order of their index, whatever the
+        order in which episodes ended. Trajectories that are too old for the policy version, that of the policy that
+        learns, are left out.
         """
         asked_at = time.monotonic()
         taken = self._wait(iteration, policy_version)
@@ -509,7 +456,16 @@ class RolloutCollector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return sampler, statistics and what was asked for and not learned from, all of one moment."""
-        return self.runtime.run(self._state())
+        stream = self.stream
+
+        async def state() -> dict[str, Any]:
+            return {
+                "sampler": stream.sampler.state_dict(),
+                "statistics": self.statistics.state_dict(),
+                "pending": [asked.record() for asked in stream.asked()],
+            }
+
+        return self.runtime.run(state())
 
     def end(self) -> None:
         """End what was begun; the runtime goes on. Idempotent."""
@@ -547,26 +503,18 @@ class RolloutCollector:
         self.runtime.show(lambda: meter)
         self.stream.release(taken)  # and only now the sampler may be asked again
 
-    async def _state(self) -> dict[str, Any]:
-        assert self._sampler is not None
-        return {
-            "sampler": self._sampler.state_dict(),
-            "statistics": self.statistics.state_dict(),
-            "pending": [asked.record() for asked in self.stream.asked()],
-        }
-
     def _progress(self) -> Meter:
         """Return the cost so far of the groups of the next iteration, were it made of the first ones."""
-        stream, sampler = self._stream, self._sampler
-        if stream is None or sampler is None:  # it was ended meanwhile, by another thread than this one
+        stream = self._stream
+        if stream is None:  # it was ended meanwhile, by another thread than this one
             return Meter()
-        groups = sorted(stream.waiting(), key=lambda group: group.asked.number)[: sampler.tasks_per_iteration]
+        groups = sorted(stream.waiting(), key=lambda group: group.asked.number)[: stream.sampler.tasks_per_iteration]
         meter = sum_meters([group.meter for group in groups])
         meter.name = TRAINING
-        meter.total += (sampler.tasks_per_iteration - len(groups)) * self.settings.group_size
+        meter.total += (stream.sampler.tasks_per_iteration - len(groups)) * self.settings.group_size
         return meter
 
     def _count(self) -> tuple[int, int]:
-        """Return the number of groups that have ended and are not learned from yet, and that of all."""
+        """Return the number of groups that have ended and are not released yet, and that of all."""
         waiting = self.stream.waiting()
         return sum(group.ended_as is not None for group in waiting), len(waiting)

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, SchemaError
+from pydantic_core import SchemaError
 
 from arpo.bounds import requirement
 from arpo.errors import ConfigError
@@ -36,14 +36,7 @@ READS_MODEL = "arpo.models.tokenization.ChatTokenizer"
 
 
 def check_arguments(cfg: DictConfig, rooms: tuple[str, ...] = ("",)) -> None:
-    """Check the arguments of every constructor in a configuration by its signature.
-
-    Hydra itself would do so too late: a `_partial_` constructor is called minutes after the run began.
-
-    Args:
-        cfg: The configuration.
-        rooms: Beginnings of the targets that count.
-    """
+    """Check by its signature the arguments of every constructor of some rooms, also of one that is called later."""
     nodes = [(place, node) for place, node in _nodes(cfg) if node["_target_"].startswith(rooms)]
     name = OmegaConf.select(cfg, "preset_of.name")
     preset = OmegaConf.load(CONF / "preset" / f"{name}.yaml") if name else OmegaConf.create()
@@ -54,13 +47,7 @@ def check_arguments(cfg: DictConfig, rooms: tuple[str, ...] = ("",)) -> None:
 
 
 def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tuple[str, ...] = ()) -> None:
-    """Try every constructor whose arguments are all known: it checks values, and stops before it starts anything.
-
-    Args:
-        cfg: The configuration.
-        rooms: Beginnings of the targets that count.
-        parts: Keys at the top of the configuration that count; all if there are none.
-    """
+    """Try every constructor of some rooms and parts whose arguments are known: it checks values, starts nothing."""
     # What others contain comes first, wherever it stands: its own key is the one that a person can change.
     for place, node in sorted(_nodes(cfg), key=lambda item: len(list(_targets(item[1])))):
         if parts and place.partition(".")[0] not in parts:
@@ -91,9 +78,8 @@ def _nodes(cfg: DictConfig | ListConfig, place: str = "", resolved: Any = None) 
         yield place, resolved
     keys: Iterable[Any] = cfg if isinstance(cfg, DictConfig) else range(len(cfg))
     for key in keys:
-        if OmegaConf.is_interpolation(cfg, key) or OmegaConf.is_missing(cfg, key):
-            continue  # what an interpolation stands for is written elsewhere
-        if OmegaConf.is_config(cfg[key]):
+        written = not OmegaConf.is_interpolation(cfg, key) and not OmegaConf.is_missing(cfg, key)
+        if written and OmegaConf.is_config(cfg[key]):
             inner = resolved if resolved is None else resolved[key]
             yield from _nodes(cfg[key], f"{place}.{key}" if place else str(key), inner)
 
@@ -153,13 +139,12 @@ def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
     except (PydanticUserError, SchemaError):  # an annotation that pydantic cannot read
         return
     except ValidationError as error:
-        yield f"{place}={value} {' or '.join(dict.fromkeys(_wish(problem, annotation) for problem in error.errors()))}"
-
-
-def _wish(problem: ErrorDetails, annotation: Any) -> str:
-    """Return the requirement; of a wrong list pydantic names only what its end lacks, and of a function only that."""
-    if problem["type"] in ("missing", "too_long"):
-        return f"should be a list that fits {inspect.formatannotation(annotation)}"
-    if problem["type"] == "callable_type":
-        return "should be a node with a _target_ that makes a function, or be left out"
-    return f"should {requirement(problem)}"
+        wishes = []
+        for problem in error.errors():
+            if problem["type"] in ("missing", "too_long"):  # pydantic names only what the end of a list lacks
+                wishes.append(f"should be a list that fits {inspect.formatannotation(annotation)}")
+            elif problem["type"] == "callable_type":
+                wishes.append("should be a node with a _target_ that makes a function, or be left out")
+            else:
+                wishes.append(f"should {requirement(problem)}")
+        yield f"{place}={value} {' or '.join(dict.fromkeys(wishes))}"

@@ -48,26 +48,13 @@ def _of_run(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_title(run_dir: str) -> str:
-    """Return the experiment and the name of a run, by its folder.
-
-    >>> run_title("outputs/arpo_miniwob/replay=off,seed=2")
-    'arpo_miniwob/replay=off,seed=2'
-    """
+    """Return the experiment and the name of a run, by its folder."""
     return "/".join(Path(run_dir).parts[-2:])
 
 
 def images_at_once(max_steps: object, image_window: object) -> int:
-    """Return the most screenshots that a response sees; 0 where one is no number: its own check names it.
-
-    >>> images_at_once(15, None), images_at_once(15, 5), images_at_once(3, 5)
-    (15, 5, 3)
-    """
+    """Return the most screenshots that a response sees; 0 where one is no number: its own check names it."""
     return min((number for number in (max_steps, image_window) if isinstance(number, int)), default=0)
-
-
-def _screenshots(environments: int, images: int, replicas: int, nodes: int) -> int:
-    """Return the number of screenshots that one replica has in use: `images` of each of its share of the episodes."""
-    return max(math.ceil(environments / (replicas * nodes)) * images, 1)
 
 
 def _or_zero(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,21 +82,18 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "gpu_range": _or_zero(lambda first, end: list(range(first, end))),
     "node_gpus": _or_zero(lambda gpus, nodes: gpus // nodes),
     "node_engines": _or_zero(lambda gpus, each: int(gpus / each) if each else gpus),  # one each where none is needed
-    "screenshots": _or_zero(_screenshots),
+    # that one replica has in use: `images` of each of its share of the episodes
+    "screenshots": _or_zero(
+        lambda environments, images, replicas, nodes: max(math.ceil(environments / (replicas * nodes)) * images, 1)
+    ),
 }
-"""Functions that our YAML calls, by name."""
 REFUSALS = (ArpoError, ValueError)
-"""What a constructor raises that refuses its arguments."""
 
 
 def build(node: Any, place: str = "", refusals: tuple[type[Exception], ...] = REFUSALS, **kwargs: Any) -> Any:
-    """Build the object of a configuration node.
+    """Build the object of a configuration node, whose key is `place` where the node itself does not know it.
 
-    Args:
-        node: With a target.
-        place: Its key, where the node itself does not know it.
-        refusals: Errors by which a constructor refuses its arguments; any other one is a bug, and passes.
-        kwargs: Further arguments of the constructor.
+    Of the errors of its constructor, `refusals` are about its arguments; any other one is a bug, and passes.
     """
     try:
         return instantiate(node, _convert_="object", **kwargs)  # from here on there is no DictConfig

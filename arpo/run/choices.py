@@ -16,9 +16,7 @@ from omegaconf import OmegaConf
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
 STUDIES = sorted(ROOT.glob("experiments/*/conf"))
-"""The folders of configuration that studies have beside them."""
 SHAPES = ROOT / "arpo" / "models" / "shapes"
-"""The `config.json` of models, by the names of their choices."""
 
 
 class StudiesSearchPath(SearchPathPlugin):
@@ -61,5 +59,5 @@ def groups_in(folder: str) -> list[str]:
 
 
 def _places(folder: str) -> list[Path]:
-    """Return the places of a folder, in conf/ and beside studies; none, without an error, if its name is too long."""
-    return [above / folder for above in (CONF, *STUDIES) if os.path.isdir(above / folder)]
+    """Return the places of a folder, in conf/ and beside studies."""
+    return [above / folder for above in (CONF, *STUDIES) if os.path.isdir(above / folder)]  # its name may be too long

@@ -36,10 +36,7 @@ FAILURES: list[str] = []
 
 
 def start(main: Callable[[], None]) -> None:
-    """Run the jobs of the command line, and end the process with an exit code.
-
-    A job of a multirun that fails lets the others run. The last lines name those that failed, and the exit code is 1.
-    """
+    """Run the jobs of the command line, and exit: those of a multirun that failed are named last, for a code of 1."""
     try:
         check_command(sys.argv[1:])
         os.environ.setdefault(RAISES, "1")  # or Hydra would show itself what it cannot compose
@@ -60,10 +57,7 @@ def start(main: Callable[[], None]) -> None:
 
 @contextmanager
 def explained(cfg: DictConfig) -> Iterator[None]:
-    """Show an error as one message, leave no empty folder behind, and exit with 2; with 130 after Ctrl-C.
-
-    A job of a multirun that fails, for any reason, is put on a list instead.
-    """
+    """Show an error as one message, leave no empty folder behind, and exit with 2; with 130 after Ctrl-C."""
     if not WAS_SET:
         os.environ.pop(RAISES, None)  # what a job raises is shown as Hydra shows it
     is_job = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN

@@ -28,10 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def evaluate(cfg: DictConfig) -> int:
-    """Evaluate a policy on task lists, or choose tasks by it: conf/evaluate.yaml and conf/select.yaml.
-
-    `check_evaluation` has accepted the configuration.
-    """
+    """Evaluate a policy on task lists, or choose tasks by it, as `check_evaluation` has accepted."""
     end_on_signals()
     with logging_to(Path(cfg.paths.run_dir) / "evaluate.log"), Session.start() as session:
         checkpoint = Path(cfg.checkpoint)

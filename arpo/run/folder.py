@@ -29,14 +29,10 @@ MARKED = re.compile(r"-[0-9a-f]{16}$")
 
 
 def run_name(overrides: Sequence[str]) -> str:
-    """Name a run by the overrides that make it different from the experiment it is.
+    """Name a run by the overrides that make it different from the experiment it is, or by some and a digest of all.
 
-    Overrides that differ give names that differ. A name has all of them, or it ends in a digest of them.
-
-    >>> run_name(["experiment=arpo_miniwob", "replay=off", "seed=2"])
-    'replay=off,seed=2'
-    >>> run_name(["model.path=/x/m"])
-    'model.path=_x_m-b5528fa9357d6ea1'
+    >>> run_name(["experiment=arpo_miniwob", "replay=off", "seed=2"]), run_name(["model.path=/x/m"])
+    ('replay=off,seed=2', 'model.path=_x_m-b5528fa9357d6ea1')
     """
     parts = [each for each in overrides if not each.lstrip("+").startswith(NOT_IN_THE_NAME)]
     parts.sort(key=lambda part: part.partition("=")[0] + "=")  # of two values of one key the last one counts
@@ -71,10 +67,7 @@ def rank() -> int:
 
 @contextmanager
 def hold(run_dir: Path) -> Iterator[None]:
-    """Keep other runs out of a run's folder, and copy the log into it.
-
-    The kernel lets go of the folder when the process ends, however it ends.
-    """
+    """Keep other runs out of a run's folder until this process ends, however it ends, and copy the log into it."""
     run_dir.mkdir(parents=True, exist_ok=True)
     if rank() != 0:
         with logging_to(run_dir / f"train_process_{rank()}.log"):

@@ -53,13 +53,7 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
     """TensorBoard's event files, straight in the folder of the run, with a page of important curves."""
 
     def __init__(self, save_dir: str | Path, *, resume_step: int = 0) -> None:
-        """Name the folder; nothing is written before the first value.
-
-        Args:
-            save_dir: The folder of the run.
-            resume_step: The iteration of the checkpoint that the run continues from: what an interrupted run wrote
-                beyond it disappears from the curves. 0 is a new run.
-        """
+        """Name the folder of the run; what an interrupted one wrote beyond `resume_step` is hidden from the curves."""
         purge_step = resume_step + 1 if resume_step else 0  # a crash before the first checkpoint left points too
         super().__init__(save_dir, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._has_page = False
@@ -76,11 +70,7 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
 
 @contextmanager
 def finishing(loggers: Sequence[lightning_loggers.Logger]) -> Iterator[None]:
-    """End what loggers have begun, however the block ends.
-
-    Weights & Biases would go on with the run of this process, so that all runs of a multirun would be one there. Its
-    service would live until the process ends, longer than a session lets any process live.
-    """
+    """End what loggers have begun, however the block ends, or Weights & Biases would go on with it in the next run."""
     try:
         yield
     finally:
@@ -92,25 +82,17 @@ def finishing(loggers: Sequence[lightning_loggers.Logger]) -> Iterator[None]:
 
 @checked
 class JsonLinesLogger(lightning_loggers.Logger):
-    """A file with one line `{"step": 12, "rollout/success_rate": 0.5, …}` an iteration.
+    """A file with one line `{"step": 12, "rollout/success_rate": 0.5, …}` an iteration, whole or absent.
 
-    Values of one step that come in several portions become one line. A value that is no finite number is written as
-    null. A line is whole or absent, whenever the process dies.
+    Values of one step that come in several portions become one line; one that is no finite number is null.
     """
 
     def __init__(self, path: str | Path, *, resume_step: NotNegativeInt = 0) -> None:
-        """Name the file; it is touched with the first value.
-
-        Args:
-            path: The file.
-            resume_step: The iteration of the checkpoint that the run continues from; later lines of an interrupted
-                run are cut. 0 is a new run.
-        """
+        """Name the file, which is touched with the first value: lines beyond `resume_step` are cut then."""
         super().__init__()
         self.path = Path(path)
         self.resume_step = resume_step
         self._row: dict[str, float | int | None] | None = None
-        """The line that was written last; None before the first."""
         self._offset = 0
 
     @property
@@ -131,8 +113,13 @@ class JsonLinesLogger(lightning_loggers.Logger):
         if self._row is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut_lines(self.path, self.resume_step)
-            self._row = self._last_line()
-        values = {name: _number(value) for name, value in metrics.items() if name != "epoch"}
+            # The last line may get more values: the evaluation at the end was interrupted.
+            lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+            self._offset = sum(map(len, lines[:-1]))
+            self._row = json.loads(lines[-1]) if lines else {}
+        values: dict[str, float | int | None] = {
+            name: float(value) if math.isfinite(value) else None for name, value in metrics.items() if name != "epoch"
+        }
         if self._row.get("step") == step:
             values = self._row | values
         elif self.path.exists():
@@ -143,29 +130,14 @@ class JsonLinesLogger(lightning_loggers.Logger):
             file.write(json.dumps(self._row, allow_nan=False).encode() + b"\n")  # one write: the old line or the new
             file.truncate()
 
-    def _last_line(self) -> dict[str, float | int | None]:
-        """Return the last line, which may get more values: the evaluation at the end was interrupted."""
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
-        self._offset = sum(map(len, lines[:-1]))
-        row: dict[str, float | int | None] = json.loads(lines[-1]) if lines else {}
-        return row
-
     @override
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the resolved configuration lies beside the file."""
 
 
-def _number(value: float) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
 def cut_lines(path: Path, last_step: int) -> None:
-    """Keep the lines of a metrics file up to a step; a new run, at step 0, keeps none.
-
-    A line that a crash cut in the middle goes too. The file is replaced at once, so that a second crash loses nothing.
-    """
+    """Keep the whole lines of a metrics file up to a step, none at step 0, and replace the file at once."""
     if not path.exists():
         return
     kept: list[str] = []

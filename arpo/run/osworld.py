@@ -31,10 +31,7 @@ TIMEOUT_S = 10.0
 
 
 def osworld_tasks_can_be_set_up(chosen: FlatConfig) -> Iterator[str]:
-    """Check that machines have what the tasks need, and no task waits for a file that cannot be had.
-
-    In a Ray cluster images and files are those of other nodes.
-    """
+    """Check that machines have what the tasks need, and no task waits for a file; a cluster's are on other nodes."""
     if chosen["env.make_env._target_"] != ENVIRONMENT or rank() != 0:
         return
     lists = chosen["lists"] if "lists" in chosen else list(chosen.cfg.tasks)

@@ -26,10 +26,7 @@ def check_command(arguments: Sequence[str]) -> None:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Check that Hydra can read each override, and that each folder of choices gets a name.
-
-    Hydra would end in what its lexer says, and for `env=null` in a traceback.
-    """
+    """Check that Hydra can read each override, and that each folder of choices gets a name."""
     for override in overrides:
         key, equals, value = override.partition("=")
         if value == "null" and (choices := choices_of(key)):
@@ -67,13 +64,7 @@ def _read(override: str) -> Any:
 
 
 def explain(error: HydraException, name: str, overrides: Sequence[str]) -> str:
-    """Return a message with the nearest key for each that does not exist, Hydra's message where all do.
-
-    Args:
-        error: Raised while the overrides were composed.
-        name: Of the file of conf/ that they change.
-        overrides: As they were typed.
-    """
+    """Return a message with the nearest key for each that does not exist in a file of conf/, or Hydra's message."""
     missing = re.search(r"Could not find '(.+)/(.+)'", str(error))
     if isinstance(error, MissingConfigException) and error.options and missing:
         group, choice = missing.groups()
@@ -91,10 +82,8 @@ def explain(error: HydraException, name: str, overrides: Sequence[str]) -> str:
 def near(name: str, names: Iterable[str], likeness: float = 0.5) -> str:
     """Return the beginning of a sentence that offers the name which is most like another.
 
-    >>> near("temprature", ["temperature", "order"])
-    'there is temperature; '
-    >>> near("x", ["temperature", "order"])
-    ''
+    >>> near("temprature", ["temperature", "order"]), near("x", ["temperature", "order"])
+    ('there is temperature; ', '')
     """
     return "".join(f"there is {found}; " for found in get_close_matches(name, list(names), 1, cutoff=likeness))
 
@@ -124,14 +113,14 @@ def _absence(tree: Any, override: str) -> str | None:
 
 def _elsewhere(tree: Any, last: str) -> str:
     """Return the beginning of a sentence that offers the keys whose last part is one, or is most like it."""
-    keys = list(_keys(tree))
+
+    def keys_of(node: Any, place: str = "") -> Iterator[str]:
+        for name, inner in node.items() if isinstance(node, dict) else ():
+            key = f"{place}.{name}" if place else str(name)
+            yield key
+            yield from keys_of(inner, key)
+
+    keys = list(keys_of(tree))
     like = get_close_matches(last, {key.rpartition(".")[2] for key in keys}, 1, cutoff=0.8)
     found = [key for key in keys if key.rpartition(".")[2] in like]
     return f"there is {' and '.join(found[:3])}; " if found else ""
-
-
-def _keys(node: Any, place: str = "") -> Iterator[str]:
-    for name, inner in node.items() if isinstance(node, dict) else ():
-        key = f"{place}.{name}" if place else str(name)
-        yield key
-        yield from _keys(inner, key)

@@ -21,14 +21,12 @@ ENGINE_TIMEOUT_S = 3.0
 LAPTOP = "On a laptop, `python train.py experiment=arpo_miniwob` trains a tiny policy on real web pages."
 DRIVER = Path("/proc/driver/nvidia/version")
 LEAST_DRIVER = {"12": 525, "13": 580}
-"""The oldest driver for each major version of CUDA."""
 
 
 def preflight(requires: Mapping[str, Any], model_path: str | Path | None) -> None:
     """Check what a run requires, and raise everything that is missing as one error; see `missing_here`."""
-    missing = missing_here(requires, model_path)
-    if missing:
-        raise ConfigError("\n".join(["this run cannot start here:", *(f"  - {line}" for line in missing), LAPTOP]))
+    if missing := [f"  - {line}" for line in missing_here(requires, model_path)]:
+        raise ConfigError("\n".join(["this run cannot start here:", *missing, LAPTOP]))
 
 
 def missing_here(requires: Mapping[str, Any], model_path: str | Path | None) -> list[str]:
@@ -41,11 +39,8 @@ def missing_here(requires: Mapping[str, Any], model_path: str | Path | None) -> 
             business of other nodes.
         model_path: Directory of the checkpoint; empty where none is set; None where the run writes it itself.
     """
-    return [
-        *_missing_gpus(int(requires.get("gpus") or 0)),
-        *_missing_desktops(requires),
-        *_missing_files(requires, model_path),
-    ]
+    gpus = _missing_gpus(int(requires.get("gpus") or 0))
+    return [*gpus, *_missing_desktops(requires), *_missing_files(requires, model_path)]
 
 
 def _missing_gpus(wanted: int) -> Iterator[str]:
@@ -85,7 +80,7 @@ def _driver_trouble(found: int) -> str | None:
 
 def count_gpus() -> int:
     """Count the GPUs that torch can use; where there is no driver, torch need not be imported to know."""
-    if shutil.which("nvidia-smi") is None and not Path("/proc/driver/nvidia").exists():
+    if shutil.which("nvidia-smi") is None and not DRIVER.parent.exists():
         return 0
     import torch
 
@@ -94,8 +89,7 @@ def count_gpus() -> int:
 
 def smallest_gpu_gib() -> float | None:
     """Return the memory of the smallest GPU here in GiB, None where there is none."""
-    count = count_gpus()
-    if count == 0:
+    if not (count := count_gpus()):
         return None
     import torch
 

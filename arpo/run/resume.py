@@ -37,8 +37,7 @@ UNKNOWN = object()
 def the_folder_holds_the_same_run(chosen: FlatConfig) -> Iterator[str]:
     """Check that a run which goes on has the configuration that its folder was written with.
 
-    A key that one of the two lacks has the default of its constructor; where there is none, an older version knew
-    no such option, and it is not compared.
+    A key that one lacks has its constructor's default; without one, an older version knew no such option.
     """
     run_dir, resume = Path(chosen["paths.run_dir"]), chosen["resume"]
     stored = run_dir / "config.yaml"

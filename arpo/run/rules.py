@@ -56,11 +56,7 @@ INSTEAD = {
 
 
 class FlatConfig:
-    """A configuration as one table by dotted keys: `chosen["module.optimizer.lr"]`, None where there is no such key.
-
-    Attributes:
-        cfg: The configuration.
-    """
+    """A configuration as a table by dotted keys: `chosen["module.optimizer.lr"]`, None where there is no such key."""
 
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg
@@ -221,11 +217,8 @@ def the_model_suits_the_run(chosen: FlatConfig) -> Iterator[str]:
 
 def gpus_are_shared_out(chosen: FlatConfig) -> Iterator[str]:
     """Check that the GPUs of a node are enough for its trainer and its engines."""
-    gpus, nodes, devices = (
-        chosen.number("gpus") or 0,
-        chosen.number("trainer.num_nodes") or 0,
-        chosen["trainer.devices"],
-    )
+    gpus, nodes = chosen.number("gpus") or 0, chosen.number("trainer.num_nodes") or 0
+    devices = chosen["trainer.devices"]
     ranks = len(devices) if isinstance(devices, list) else chosen.number("trainer.devices") or 1
     if ranks > 1 and chosen["trainer.strategy"] is None:
         yield (f"trainer.devices={devices} are {ranks} processes: choose trainer=ddp or trainer=fsdp, or one device")
@@ -489,11 +482,7 @@ def the_engine_gets_the_policy(chosen: FlatConfig) -> Iterator[str]:
         )
 
 
-CLASSES: tuple[Rule, ...] = (
-    the_module_learns_from_its_data,
-    the_method_suits_the_run,
-    the_engine_gets_the_policy,
-)
+CLASSES: tuple[Rule, ...] = (the_module_learns_from_its_data, the_method_suits_the_run, the_engine_gets_the_policy)
 
 
 # --- the checkpoint, which a warm start may have to write first, and stored episodes ---
@@ -516,7 +505,7 @@ def the_checkpoint_is_of_the_family(chosen: FlatConfig) -> Iterator[str]:
 
 def conversations_fit_the_model(chosen: FlatConfig) -> Iterator[str]:
     """Check that conversations are at most as long as the model was made for."""
-    from arpo.inference.checkpoint import context_of
+    from arpo.inference.engine import context_of
     from arpo.models.tiny import CONTEXT
 
     tiny = (chosen["model.make.context"] or CONTEXT) if "model.make" in chosen else None
@@ -576,7 +565,7 @@ def examples_are_enough(chosen: FlatConfig) -> Iterator[str]:
 def weights_fit_the_store(chosen: FlatConfig) -> Iterator[str]:
     """Check that Ray's object store has room for the weights of a fleet; a model that is to come is a tiny one."""
     from arpo.host.ray import check_store
-    from arpo.inference.checkpoint import update_numbers
+    from arpo.inference.engine import update_numbers
     from arpo.inference.vllm import has_several_processes
     from arpo.models.policy import dtype_of
 

@@ -51,14 +51,6 @@ CHECKING = timedelta(hours=4)
 """The longest wait of the others for it: a checkpoint of all weights of a 7B has 93 GiB."""
 ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The variables by which a user sets up PyTorch's allocator."""
-
-
-def train(cfg: DictConfig) -> int:
-    """Run a training that `check_training` has accepted, and return the exit code."""
-    run_dir = Path(cfg.paths.run_dir)
-    with hold(run_dir):
-        return _train(cfg, run_dir)
 
 
 def is_over(cfg: DictConfig, done: int) -> bool:
@@ -68,8 +60,9 @@ def is_over(cfg: DictConfig, done: int) -> bool:
     return done > cfg.iterations or (done == cfg.iterations and not lacks_evaluation)
 
 
-def _nothing_left(cfg: DictConfig, run_dir: Path, checkpoint: Path) -> bool:
+def _nothing_left(cfg: DictConfig, checkpoint: Path) -> bool:
     """Return whether a checkpoint is the end of its run; then the results are shown, and a missing export is made."""
+    run_dir = Path(cfg.paths.run_dir)
     done, export = iteration_of(checkpoint), OmegaConf.select(cfg, "callbacks.export.directory")
     if done >= cfg.iterations and export is not None and rank() == 0 and not (Path(export) / "config.json").exists():
         policy_directory(checkpoint, Path(export))
@@ -82,13 +75,20 @@ def _nothing_left(cfg: DictConfig, run_dir: Path, checkpoint: Path) -> bool:
     return over
 
 
-def _train(cfg: DictConfig, run_dir: Path) -> int:
-    checkpoint = agreed_checkpoint(cfg.resume, cfg.paths.checkpoints)
-    if checkpoint is not None and _nothing_left(cfg, run_dir, checkpoint):
-        return 0
-    if checkpoint is not None and rank() == 0:
-        forget_later(run_dir, checkpoint)
-    end_on_signals()
+def train(cfg: DictConfig) -> int:
+    """Run a training that `check_training` has accepted, and return the exit code."""
+    with hold(Path(cfg.paths.run_dir)):
+        checkpoint = agreed_checkpoint(cfg.resume, cfg.paths.checkpoints)
+        if checkpoint is not None and _nothing_left(cfg, checkpoint):
+            return 0
+        if checkpoint is not None and rank() == 0:
+            forget_later(Path(cfg.paths.run_dir), checkpoint)
+        end_on_signals()
+        return _fit(cfg, checkpoint)
+
+
+def _fit(cfg: DictConfig, checkpoint: Path | None) -> int:
+    """Fit in a session, and return the exit code."""
     session = Session.start()
     datamodule = trainer = None
     patience_s = 0.0  # where the run fails, other ranks may wait for this one
@@ -99,7 +99,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         expand_segments()
         L.seed_everything(cfg.seed, verbose=False)
         if rank() == 0:  # `torchrun` starts all of them at the same moment
-            write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+            write_atomically(Path(cfg.paths.run_dir) / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         datamodule = build(cfg.datamodule)
         module = build(cfg.module)
         trainer = build_trainer(cfg, checkpoint)
@@ -149,14 +149,7 @@ def expand_segments() -> None:
 
 
 def leave_ranks(trainer: L.Trainer, patience_s: float) -> None:
-    """Wait until the processes of other ranks that Lightning has started here are gone: the session would end them.
-
-    Lightning kills this process when one of them ends with a signal. From here on it does not: the run is over.
-
-    Args:
-        trainer: Any, also one of a single process.
-        patience_s: For all of them.
-    """
+    """Wait until the processes of other ranks that Lightning has started here are gone: the session would end them."""
     launcher = trainer.strategy.launcher
     if not isinstance(launcher, _SubprocessScriptLauncher):
         return
@@ -179,21 +172,12 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
     settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]  # a mapping it is
     for logger in loggers:
         logger.log_hyperparams(settings)
-    trainer: L.Trainer = build(
-        cfg.trainer,
-        callbacks=callbacks,
-        logger=loggers,
-        plugins=[AtomicCheckpointIO()],
-        default_root_dir=cfg.paths.run_dir,
-    )
-    return WholeFit.put_into(trainer)
+    own = {"plugins": [AtomicCheckpointIO()], "default_root_dir": cfg.paths.run_dir}
+    return WholeFit.put_into(build(cfg.trainer, callbacks=callbacks, logger=loggers, **own))
 
 
 class WholeFit(_FitLoop):
-    """A fit whose start and end callbacks hear of even where no iteration is left, but the evaluation at the end.
-
-    Lightning's own returns at once where a checkpoint has seen all iterations.
-    """
+    """A fit whose start and end callbacks hear of even where no iteration is left, but the evaluation at the end."""
 
     @classmethod
     def put_into(cls, trainer: L.Trainer) -> L.Trainer:
@@ -231,53 +215,30 @@ def agreed_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
     """
     if resume is None:
         return None
-    store = _store_of_torchrun()
-    if rank() != 0 and (store is not None or FOUND in os.environ):
-        path = os.environ[FOUND] if store is None else _read_by_all(store)
+    store: Any = None
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store, _, _ = next(rendezvous("env://"))
+        store.set_timeout(CHECKING)
+    key = f"{FOUND}/{os.environ.get(ATTEMPT, '0')}"  # the store outlives the processes
+    if rank() != 0 and store is not None:
+        path: str = store.get(key).decode()
+        # The last one that reads it removes it, or it would still be there for processes that `torchrun` starts again:
+        # it counts their attempts, but not those that begin because nodes came or went.
+        if store.add(f"{key}/read", 1) == int(os.environ["WORLD_SIZE"]) - 1:
+            store.delete_key(key)
+            store.delete_key(f"{key}/read")
         return Path(path) if path else None
+    if rank() != 0 and FOUND in os.environ:
+        return Path(os.environ[FOUND]) if os.environ[FOUND] else None
     found = find_checkpoint(resume, directory)
     os.environ[FOUND] = str(found or "")
     if store is not None:
-        store.set(_key(), os.environ[FOUND])
+        store.set(key, os.environ[FOUND])
     return found
 
 
-def _store_of_torchrun() -> Any:
-    """Return the store that all processes of a run share, None where `torchrun` has not started them."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None
-    store, _, _ = next(rendezvous("env://"))
-    store.set_timeout(CHECKING)
-    return store
-
-
-def _key() -> str:
-    """Return the key of the first process's path in the store, which outlives the processes."""
-    return f"{FOUND}/{os.environ.get(ATTEMPT, '0')}"
-
-
-def _read_by_all(store: Any) -> str:
-    """Return the first process's path; the last process that reads it removes it.
-
-    Or it would still be there for processes that `torchrun` starts again. It counts their attempts, but not those that
-    begin because nodes came or went.
-    """
-    key = _key()
-    path: str = store.get(key).decode()
-    if store.add(f"{key}/read", 1) == int(os.environ["WORLD_SIZE"]) - 1:
-        store.delete_key(key)
-        store.delete_key(f"{key}/read")
-    return path
-
-
 def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
-    """Return the checkpoint that the run continues from, or None for a new run.
-
-    Args:
-        resume: None for a new run, `auto` for the newest valid checkpoint of the run's own, or a file
-                that `check_resume` has accepted.
-        directory: The run's own checkpoints.
-    """
+    """Return the checkpoint that `resume` names, for `auto` the newest valid one of the directory; None to begin."""
     if resume is None:
         return None
     if resume == "auto":

@@ -41,15 +41,10 @@ GRACES_S = (5.0, 20.0)
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """An experiment that writes a policy, with what it has to know of the run that starts with it.
-
-    A policy that has learned to answer one prompt would fail to answer another one.
-    """
+    """An experiment that writes a policy, with what it has to know of the run, such as the prompt to answer."""
 
     name: str
-    """Of the experiment."""
     output: str
-    """The folder of all runs."""
     image_window: int | None = None
     """Of the conversations that demonstrations become."""
     model: str | None = None
@@ -100,11 +95,8 @@ class WarmStart:
     def ensure(self, path: Path, *, desktops: int | None = None) -> None:
         """Write its policy to a directory, if none is there: the one that comes with the code, or a new one.
 
-        A new one is made in a process of its own, as a person would run it, so that nothing of it stays in memory.
-
-        Args:
-            path: The directory.
-            desktops: How many to start, whatever the experiment says; its folder is the same with more or fewer.
+        A new one is made in a process of its own, as a person would run it, so that nothing of it stays in memory. So
+        many desktops start there, whatever the experiment says; its folder is the same with more or fewer.
         """
         if (path / "config.json").exists():
             return
@@ -139,24 +131,14 @@ class WarmStart:
 def policy_of(warmstart: str | None, *of: str | int | None) -> str:
     """Return the directory that a warm start writes its policy to; empty where there is no warm start.
 
-    >>> policy_of("warmstart_fake", "outputs")
-    'outputs/warmstart_fake/default/policy'
-    >>> policy_of("warmstart_fake", "outputs", 2)
+    >>> policy_of("warmstart_fake", "outputs", 2, None, "arpo.agent.prompt.Prompt.compact")
     'outputs/warmstart_fake/rollout.settings.image_window=2/policy'
-    >>> policy_of("warmstart_fake", "outputs", None, "tiny_qwen3")
-    'outputs/warmstart_fake/model=tiny_qwen3/policy'
-    >>> policy_of("warmstart_fake", "outputs", None, None, "arpo.agent.prompt.Prompt.compact_computer_use")
-    'outputs/warmstart_fake/prompt=compact_computer_use/policy'
     """
     return WarmStart(warmstart, *of).policy if warmstart else ""  # type: ignore[arg-type]  # YAML knows which is which
 
 
 def recordings_of(warmstart: str | None, *of: str | int | None) -> str:
-    """Return the directory of a warm start's demonstrations; empty where there is no warm start.
-
-    >>> recordings_of("warmstart_fake", "outputs")
-    'outputs/warmstart_fake/default/demonstrations'
-    """
+    """Return the directory of a warm start's demonstrations; empty where there is no warm start."""
     return WarmStart(warmstart, *of).demonstrations if warmstart else ""  # type: ignore[arg-type]
 
 
@@ -166,13 +148,9 @@ def demonstrations_of(*of: str | int | None) -> list[str]:
 
 
 def write_source(cfg: DictConfig, check: Callable[[DictConfig], None]) -> None:
-    """Run the warm start at once where a run learns from what it writes: its tasks can be checked only then.
+    """Run the warm start at once, after a check, where a run learns from what it writes: its tasks need that.
 
     It ends with its policy: where that is not there yet, its recordings may be a part of what they will be.
-
-    Args:
-        cfg: Of the run.
-        check: Called before a warm start runs, with the configuration.
     """
     warmstart, source = WarmStart.of(cfg), str(cfg.source)
     if warmstart is None or source != warmstart.demonstrations:
@@ -205,10 +183,7 @@ def stop(process: "subprocess.Popen[bytes]", graces_s: tuple[float, ...] = GRACE
 
 
 def unpack(name: str, directory: Path) -> None:
-    """Write the policy that comes with the code for a warm start to a directory.
-
-    Of processes that do so at the same time, one does, and the others wait for it.
-    """
+    """Write the policy that comes with the code for a warm start to a directory; of several processes, one does."""
     from safetensors import SafetensorError
     from safetensors.torch import load, save  # torch takes seconds
 

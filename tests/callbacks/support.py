@@ -32,32 +32,12 @@ def make_trajectory(
     outcome: Outcome = Outcome.FINISHED,
 ) -> Trajectory:
     """A trajectory without screenshots; a string instead of an action is the kind of its parse error."""
-    steps = tuple(
-        Step(
-            screenshot="",
-            width=168,
-            height=210,
-            prompt_ids=(1, 2),
-            response_ids=(3, 4, 5),
-            sampler_logprobs=(-0.1, -0.2, -0.3),
-            policy_version=4,
-            response="",
-            action="" if isinstance(action, str) else action.describe(),
-            parse_error=action if isinstance(action, str) else "",
-        )
-        for action in actions
-    )
-    return Trajectory(
-        id=id,
-        task_id="fake/click/1",
-        domain="fake-click",
-        instruction="Press OK.",
-        seed=1,
-        steps=steps,
-        outcome=outcome,
-        task_reward=task_reward,
-        format_reward=-1.0 if outcome is Outcome.PARSE_ERROR else 0.0,
-    )
+    sampled = ("", 168, 210, (1, 2), (3, 4, 5), (-0.1, -0.2, -0.3), 4, "")
+    results = [("", each) if isinstance(each, str) else (each.describe(), "") for each in actions]
+    steps = tuple(Step(*sampled, *result) for result in results)
+    format_reward = -1.0 if outcome is Outcome.PARSE_ERROR else 0.0
+    task = ("fake/click/1", "fake-click", "Press OK.", 1)
+    return Trajectory(id, *task, steps, outcome, task_reward, format_reward)
 
 
 def make_group(*trajectories: Trajectory, injected: tuple[int, ...] = ()) -> Group:
@@ -66,6 +46,10 @@ def make_group(*trajectories: Trajectory, injected: tuple[int, ...] = ()) -> Gro
 
 def no_policy() -> Policy:
     raise AssertionError("an idle module has no policy")
+
+
+def fail() -> None:
+    raise RuntimeError("boom")
 
 
 class IdleModule(PolicyModule):

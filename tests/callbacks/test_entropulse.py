@@ -3,7 +3,6 @@
 import io
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -133,6 +132,9 @@ def test_it_begins_once_the_mean_of_the_last_updates_is_below_a_share_of_the_fir
         callback.buffer.admit_all(past.groups)
     callback.on_train_batch_start(None, module, RolloutBatch(9, 9, []), 0)
     assert (module.objective is IMITATION) == (begins and has_successes)
+    if begins and has_successes:
+        with pytest.raises(ConfigError, match="learns from rollouts, got IdleModule"):
+            callback.on_train_batch_start(None, IdleModule(), RolloutBatch(9, 9, []), 0)
 
 
 def test_it_goes_on_from_the_checkpoint_and_the_store(make_module, make_group, past):
@@ -148,11 +150,3 @@ def test_it_goes_on_from_the_checkpoint_and_the_store(make_module, make_group, p
     first = go_on(state(past))
     assert go_on(state(past)) == first
     assert first[1]["taken"] == 1
-
-
-def test_a_module_that_learns_from_no_rollouts_is_refused(past):
-    callback = pulse(window=1)
-    callback.load_state_dict(state(past))
-    callback.buffer.admit_all(past.groups)
-    with pytest.raises(ConfigError, match="learns from rollouts, got IdleModule"):
-        callback.on_train_batch_start(SimpleNamespace(), IdleModule(), RolloutBatch(0, 0, []), 0)

@@ -1,5 +1,4 @@
 import json
-from types import MappingProxyType
 
 import pytest
 
@@ -18,16 +17,17 @@ from tests.integration.runs import NOT_COMPARED
 from tests.rollout.support import red_clicker
 
 LISTS = {"in_domain": fake_tasks(2, kinds=("click",)), "held_out": fake_tasks(3, seed=9, kinds=("click",))}
+USUAL = EvaluationSettings()
 
 
 @pytest.fixture
 def run(chat, make_collector, tmp_path):
     """Trains with an engine that solves every task; the pair is the trainer and the engine."""
 
-    def train(*, iterations=3, respond=None, tasks=LISTS, loggers=(), how=MappingProxyType({}), **options):
+    def train(*, iterations=3, respond=None, tasks=LISTS, loggers=(), settings=USUAL, **options):
         engine = ScriptedEngine(chat, respond or red_clicker(chat))
         collector = make_collector(engine=engine, start=False, group_size=2, max_steps=3)
-        evaluation = Evaluation(tasks, tmp_path / "eval", EvaluationSettings(**how), **options)
+        evaluation = Evaluation(tasks, tmp_path / "eval", settings, **options)
         trainer = fit(tmp_path, collector, [IterationAxis(), evaluation], loggers=loggers, iterations=iterations)
         return trainer, engine
 
@@ -57,13 +57,16 @@ def test_it_runs_at_the_start_every_n_iterations_and_at_the_end(run, tmp_path, o
     assert evaluated(tmp_path) == when
 
 
-def test_every_task_is_in_the_file_and_an_empty_list_is_left_out(run, tmp_path):
-    run(iterations=1, tasks=LISTS | {"empty": []}, respond=lambda request: "Action: wait()", at_start=False)
+def test_every_task_is_tried_as_the_settings_say_and_in_the_file_and_an_empty_list_is_left_out(run, tmp_path):
+    settings = EvaluationSettings(rollouts_per_task=2, temperature=0.25)
+    wait = {"respond": lambda request: "Action: wait()", "at_start": False}
+    _, engine = run(iterations=1, tasks=LISTS | {"empty": []}, settings=settings, **wait)
     results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
     assert list(results) == ["in_domain", "held_out"]
     assert [score["name"] for score in results["held_out"]["tasks"]] == [task.id for task in LISTS["held_out"]]
     overall = results["held_out"]["overall"]
-    assert (overall["episodes"], overall["success_rate"]) == (3, 0.0)
+    assert (overall["episodes"], overall["success_rate"]) == (2 * 3, 0.0)
+    assert len([each for each in engine.requests if each.sampling.temperature == 0.25]) == 2 * (2 + 3) * 3  # steps
 
 
 def test_every_logger_gets_the_evaluations_at_the_start_and_at_the_end_in_the_line_of_their_iteration(run, tmp_path):
@@ -78,14 +81,6 @@ def test_every_logger_gets_the_evaluations_at_the_start_and_at_the_end_in_the_li
             assert rates == {"val/in_domain/success_rate": 1.0, "val/held_out/success_rate": 1.0}
             assert line["time/evaluation"] > 0
         assert found[2]["policy/version"] == 2.0
-
-
-def test_the_settings_reach_the_engine(run, tmp_path):
-    _, engine = run(iterations=1, how={"rollouts_per_task": 2, "temperature": 0.25})
-    tried = [request for request in engine.requests if request.sampling.temperature == 0.25]
-    assert len(tried) == 2 * (2 + 3) * 2  # two evaluations of 2 + 3 tasks, 2 rollouts each, one step a click
-    results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
-    assert results["in_domain"]["overall"]["episodes"] == 4
 
 
 # --- the one at the end, and the checkpoint before it ---
@@ -167,23 +162,17 @@ def test_a_run_that_is_killed_in_the_evaluation_at_its_end_has_its_last_checkpoi
     assert (cut / "checkpoints" / "iteration_000002.ckpt").stat().st_mtime_ns == before  # nor is it written again
 
 
-def test_a_run_that_is_asked_to_stop_in_its_last_iteration_leaves_the_evaluation_to_the_one_that_goes_on(go, tmp_path):
-    assert go("whole") == [1, 2]
-    stopped = tmp_path / "stopped"
-    assert go("stopped", stops_in=2) == [1, 2]
+@pytest.mark.parametrize(("iterations", "every", "more"), [(2, 0, []), (3, 2, [3])], ids=["as long", "longer"])
+def test_a_run_that_is_asked_to_stop_leaves_an_evaluation_to_the_one_that_goes_on_as_long_or_longer(
+    go, tmp_path, iterations, every, more
+):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert go("whole", iterations=iterations, every_n_iterations=every) == [1, 2, *more]
+    assert go("stopped", stops_in=2, every_n_iterations=every) == [1, 2]
     assert saved(stopped) == [1, 2]
     assert evaluated(stopped) == [0]
     assert status(stopped) == "stopped after iteration 2"  # which no comparison takes for finished
-    assert go("stopped", resume=2) == []
-    assert learned(stopped) == learned(tmp_path / "whole")
+    assert go("stopped", iterations=iterations, resume=2, every_n_iterations=every) == more
+    assert evaluated(stopped) == evaluated(whole) == [0, 2, *more]
+    assert learned(stopped) == learned(whole)
     assert status(stopped) == "finished"
-
-
-def test_a_run_that_is_made_longer_makes_up_for_an_evaluation_that_is_due_after_its_former_end(go, tmp_path):
-    assert go("whole", iterations=3, every_n_iterations=2) == [1, 2, 3]
-    longer = tmp_path / "longer"
-    assert go("longer", stops_in=2, every_n_iterations=2) == [1, 2]
-    assert evaluated(longer) == [0]
-    assert go("longer", iterations=3, resume=2, every_n_iterations=2) == [3]
-    assert evaluated(longer) == evaluated(tmp_path / "whole") == [0, 2, 3]
-    assert learned(longer) == learned(tmp_path / "whole")

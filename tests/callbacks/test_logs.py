@@ -29,7 +29,7 @@ from arpo.methods.spa import ShortestPath
 from arpo.rollout.storage import read_update, update_path
 from arpo.run.loggers import JsonLinesLogger, TensorBoardLogger
 from arpo.types import Outcome, RolloutBatch, Trajectory
-from tests.callbacks.support import IdleModule, fit, make_group, make_trajectory
+from tests.callbacks.support import IdleModule, fail, fit, make_group, make_trajectory
 
 SUCCESS = make_trajectory([Click(1, 2), Wait()], task_reward=1.0, outcome=Outcome.TERMINATED)
 USUAL = GRPO()
@@ -202,9 +202,6 @@ def test_the_policy_is_asked_again_after_the_first_update_and_every_few(tmp_path
 def test_every_start_of_a_run_tells_code_packages_machine_and_command_and_how_it_ended(
     tmp_path: Path, make_collector
 ) -> None:
-    def fail() -> None:
-        raise RuntimeError("boom")
-
     with pytest.raises(RuntimeError, match="boom"):
         fit(tmp_path, make_collector(), [RunRecord(tmp_path)], module=IdleModule(at_step=fail))
     fit(tmp_path, make_collector(directory="second"), [RunRecord(tmp_path)])

@@ -11,6 +11,7 @@ from pathlib import Path
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from rich.console import Console
 from torch.utils.data import DataLoader
 
@@ -30,19 +31,29 @@ from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.terminal import Line
 from arpo.rollout.episode import Meter
 from arpo.run.loggers import JsonLinesLogger
-from tests.callbacks.support import IdleModule, fit, quiet_trainer
+from tests.callbacks.support import IdleModule, fail, fit, quiet_trainer
+from tests.host.watchdogs import wait_until
 
 
-def terminal() -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=160)
+def console(*, terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=160)
 
 
-def plain() -> Console:
-    return Console(file=io.StringIO(), force_terminal=False, width=160)
+def test_in_a_terminal_the_line_moves_during_the_rollout_and_the_card_follows(tmp_path, make_collector) -> None:
+    screen = console(terminal=True)
+    module = IdleModule(at_step=lambda: time.sleep(0.6))
+    fit(tmp_path, make_collector(start=False), [RolloutMetrics(), Progress(screen)], iterations=2, module=module)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
+    assert all(part in text for part in ("iteration 1/2", "update", "ARPO", "tensorboard --logdir"))
 
 
-def shown(console: Console) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+def test_an_error_gives_the_terminal_back(tmp_path, make_collector) -> None:
+    screen = console(terminal=True)
+    with pytest.raises(RuntimeError, match="boom"):
+        fit(tmp_path, make_collector(start=False), [Progress(screen)], module=IdleModule(at_step=fail))
+    raw = screen.file.getvalue()
+    assert raw.rfind("\x1b[?25h") > raw.rfind("\x1b[?25l")  # the cursor was hidden, and is shown again
+    wait_until(lambda: not any(type(each).__name__ == "_RefreshThread" for each in threading.enumerate()))
 
 
 @pytest.fixture(autouse=True)
@@ -51,39 +62,13 @@ def info(caplog) -> None:
 
 
 def said(caplog) -> list[str]:
-    ours = ("arpo.callbacks.progress", "arpo.host.heartbeat")
+    ours = ("arpo.callbacks.progress", "arpo.host.log_lines")
     return [record.getMessage() for record in caplog.records if record.name in ours]
-
-
-def test_in_a_terminal_the_line_moves_during_the_rollout_and_the_card_follows(tmp_path, make_collector) -> None:
-    console = terminal()
-    module = IdleModule(at_step=lambda: time.sleep(0.6))
-    fit(tmp_path, make_collector(start=False), [RolloutMetrics(), Progress(console)], iterations=2, module=module)
-    text = shown(console)
-    assert "iteration 1/2" in text
-    assert "update" in text
-    assert "ARPO" in text
-    assert "tensorboard --logdir" in text
-
-
-def test_an_error_gives_the_terminal_back(tmp_path, make_collector) -> None:
-    def fail() -> None:
-        raise RuntimeError("boom")
-
-    console = terminal()
-    with pytest.raises(RuntimeError, match="boom"):
-        fit(tmp_path, make_collector(start=False), [Progress(console)], module=IdleModule(at_step=fail))
-    raw = console.file.getvalue()
-    assert raw.rfind("\x1b[?25h") > raw.rfind("\x1b[?25l")  # the cursor was hidden, and is shown again
-    deadline = time.monotonic() + 10
-    while any(type(thread).__name__ == "_RefreshThread" for thread in threading.enumerate()):
-        assert time.monotonic() < deadline, "something still paints"
-        time.sleep(0.05)
 
 
 def test_a_log_has_a_line_an_iteration_and_the_card_counts_evaluations(tmp_path, make_collector, caplog) -> None:
     evaluation = Evaluation({"held_out": fake_tasks(1)}, tmp_path / "eval", EvaluationSettings(), every_n_iterations=2)
-    callbacks = [IterationAxis(), RolloutMetrics(), evaluation, Progress(plain())]
+    callbacks = [IterationAxis(), RolloutMetrics(), evaluation, Progress(console(terminal=False))]
     logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
     fit(tmp_path, make_collector(start=False), callbacks, loggers=[logger], iterations=5)
     assert len(evaluation.durations) == 4  # at the start, after the second, the fourth and the last iteration
@@ -91,26 +76,21 @@ def test_a_log_has_a_line_an_iteration_and_the_card_counts_evaluations(tmp_path,
     assert [line.split(" · ")[0] for line in lines[:5]] == [f"iteration {number}/5" for number in range(1, 6)]
     assert any(re.search(r"evaluation [1-9]\d* %", line) for line in lines)
     assert any(line.startswith("success, rollouts: ") for line in lines)
-    assert any(
-        re.match(r"success, held_out: [\d.]+ → [\d.]+ % of 1 tasks, (no task changed|[+-][\d.]+ points)", line)
-        for line in lines
-    )
+    change = re.compile(r"success, held_out: [\d.]+ → [\d.]+ % of 1 tasks, (no task changed|[+-][\d.]+ points)")
+    assert any(map(change.match, lines))
     assert any(str(tmp_path) in line for line in lines)
 
 
 def test_a_wait_for_the_first_weights_or_for_a_checkpoint_is_shown(
     tmp_path, make_collector, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr("arpo.host.heartbeat.Heartbeat.__init__.__defaults__", (0.1,))
+    monkeypatch.setattr("arpo.host.log_lines.Heartbeat.__init__.__defaults__", (0.1,))
 
-    class Slow(L.Callback):
-        def on_train_start(self, *_) -> None:
-            time.sleep(0.3)
+    def wait(*_: object) -> None:
+        time.sleep(0.3)
 
-        def on_train_epoch_end(self, *_) -> None:
-            time.sleep(0.3)
-
-    fit(tmp_path, make_collector(start=False), [Slow(), Progress(plain()), Slow()], iterations=1)
+    slow = [LambdaCallback(on_train_start=wait, on_train_epoch_end=wait) for _ in range(2)]
+    fit(tmp_path, make_collector(start=False), [slow[0], Progress(console(terminal=False)), slow[1]], iterations=1)
     lines = said(caplog)
     assert "iteration 1/1 · starting" in lines
     # the first line comes from before the training's start, when nobody has said yet which iteration runs
@@ -142,8 +122,8 @@ def warm_start(directory, callback: L.Callback, **kwargs: float) -> None:
 
 
 def test_a_warm_start_shows_its_steps_in_a_log_and_says_how_it_ended(tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr("arpo.host.heartbeat.Heartbeat.__init__.__defaults__", (0.1,))
-    warm_start(tmp_path, StepProgress(plain()), steps_s=0.15)
+    monkeypatch.setattr("arpo.host.log_lines.Heartbeat.__init__.__defaults__", (0.1,))
+    warm_start(tmp_path, StepProgress(console(terminal=False)), steps_s=0.15)
     lines = said(caplog)
     assert any(re.fullmatch(r"step [1-4]/4 · loss 0\.\d\d0 · 0:0\d to go", line) for line in lines)
     place = lines.index(f"results: {tmp_path}")
@@ -165,7 +145,7 @@ ROLLING = status(name="train", episodes_done=16, episodes_total=64, successes=4,
 
 @pytest.fixture
 def progress() -> Progress:
-    progress = Progress(plain())
+    progress = Progress(console(terminal=False))
     progress.iteration, progress.iterations = 12, 60
     progress.successes.extend([0.25, 0.75])
     progress.durations.extend([10.0, 10.0])
@@ -191,29 +171,22 @@ def test_the_line_counts_episodes_while_they_run_and_that_of_a_log_is_complete(p
 
 
 def test_the_bar_counts_iterations_and_the_episodes_of_the_running_rollout(progress) -> None:
-    def share(iteration: int, done: int, phase: str = "starting") -> float | None:
-        progress.iteration, progress.iterations, progress.phase = iteration, 4, phase
-        return progress.line(status(name="train", episodes_done=done, episodes_total=64)).share
-
-    # iteration 2 of 4 with half of its episodes: 1.5 of 4
-    assert [share(1, 0), share(2, 32), share(2, 64, "closing")] == [0.0, 0.375, 0.5]
+    progress.iterations, shares = 4, []
+    for progress.iteration, done, progress.phase in ((1, 0, "starting"), (2, 32, "starting"), (2, 64, "closing")):
+        shares.append(progress.line(status(name="train", episodes_done=done, episodes_total=64)).share)
+    assert shares == [0.0, 0.375, 0.5]  # iteration 2 of 4 with half of its episodes: 1.5 of 4
 
 
-def test_outside_of_a_training_the_episodes_alone_are_counted() -> None:
+def test_outside_of_a_training_the_episodes_alone_are_counted_and_durations_are_written_as_people_read_them() -> None:
     assert evaluation_line(status()) == Line(["starting"])
-    evaluating = status(
-        name="test", episodes_done=2, episodes_total=8, successes=1, steps=10, elapsed_s=4.0, dropped=1
-    )
+    counts = {"successes": 1, "steps": 10, "elapsed_s": 4.0, "dropped": 1}
+    evaluating = status(name="test", episodes_done=2, episodes_total=8, **counts)
     # 2 episodes in 4 s: the 6 that are left take 12
     parts = ["evaluation test 2/8", "success 50 %", "0:12 to go", "2.5 steps/s", "1 episode lost"]
     assert evaluation_line(evaluating) == Line(parts, 0.25)
     fresh = status(name="train", episodes_total=8)  # a list of tasks may have any name
     assert evaluation_line(fresh) == Line(["evaluation train 0/8"], 0.0)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (754, "12:34"), (11_100, "3:05:00")])
-def test_durations_are_written_as_people_read_them(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
+    assert [format_duration(seconds) for seconds in (0, 7.4, 754, 11_100)] == ["0:00", "0:07", "12:34", "3:05:00"]
 
 
 # --- the card ----------------------------------------------------------------------------------------------------
@@ -239,15 +212,12 @@ def test_the_card_tells_first_and_last_success_and_divides_the_rollout(tmp_path:
 
 def evaluation(**lists: list[float]) -> str:
     """The file of an evaluation in which tasks 0, 1, … succeeded as often as this."""
-    return json.dumps(
-        {
-            name: {
-                "overall": {"success_rate": sum(rates) / len(rates)},
-                "tasks": [{"name": str(number), "success_rate": rate} for number, rate in enumerate(rates)],
-            }
-            for name, rates in lists.items()
-        }
-    )
+
+    def result(rates: list[float]) -> dict:
+        tasks = [{"name": str(number), "success_rate": rate} for number, rate in enumerate(rates)]
+        return {"overall": {"success_rate": sum(rates) / len(rates)}, "tasks": tasks}
+
+    return json.dumps({name: result(rates) for name, rates in lists.items()})
 
 
 def test_the_card_tells_what_changed_from_the_first_evaluation_to_the_last_with_an_interval(tmp_path: Path) -> None:
@@ -275,10 +245,7 @@ def test_the_card_tells_what_changed_from_the_first_evaluation_to_the_last_with_
     ("judged", "said"),
     [
         ({0: [1.0, 0.5]}, "75.0 % of 2 tasks before training"),
-        (
-            {4: [0.0, 0.5], 9: [1.0, 1.0, 1.0]},
-            "25.0 → 100.0 % of the 2 tasks of both, +75.0 points [-242.7, +392.7], 95 %",
-        ),
+        ({4: [0.0, 0.5], 9: [1.0, 1.0, 1.0]}, "25.0 → 100.0 % of the 2 tasks of both, +75.0 points [-242.7, +392.7],"),
         ({4: [0.0, 0.5], 9: [1.0, 1.5]}, "25.0 → 125.0 % of 2 tasks, +100.0 points, from iteration 4 to 9"),
     ],
 )
@@ -291,8 +258,8 @@ def test_the_card_says_what_of_which_tasks_and_which_iterations_it_compares(tmp_
 
 def test_tasks_that_no_evaluation_shares_are_not_compared(tmp_path: Path) -> None:
     for number, name in ((0, "lost at last"), (9, "lost at first")):
-        judged = {"overall": {"success_rate": 1.0}, "tasks": [{"name": name, "success_rate": 1.0}]}
-        (tmp_path / f"iteration_{number:06d}.json").write_text(json.dumps({"tasks": judged}), encoding="utf-8")
+        judged = evaluation(tasks=[1.0]).replace('"0"', f'"{name}"')
+        (tmp_path / f"iteration_{number:06d}.json").write_text(judged, encoding="utf-8")
     assert list(changes(tmp_path)) == [("tasks", "no task was judged both at first and at last")]
 
 

@@ -17,7 +17,7 @@ from arpo.rollout.curation.experience import ExperiencePool
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Group, RolloutBatch, Trajectory
+from arpo.types import Group, RolloutBatch
 from tests.callbacks.support import fit
 from tests.rollout.trajectories import make_trajectory
 
@@ -27,13 +27,8 @@ from tests.rollout.trajectories import make_trajectory
 class Module:
     """Takes what is logged, and how."""
 
-    def __init__(self):
-        self.logged = {}
-        self.options = {}
-
     def log_dict(self, metrics, **options):
-        self.logged = metrics
-        self.options = options
+        self.logged, self.options = metrics, options
 
 
 def episode(id, reward, version=0):
@@ -155,7 +150,7 @@ def test_a_success_collected_beforehand_joins_the_first_group_that_fails(start, 
     assert (logged["replay/injected"], logged["replay/size"]) == (1.0, 2.0)
 
 
-def test_a_pool_that_remembers_nothing_stays_as_it_was_and_out_of_groups_with_a_success(start, see, pool):
+def test_a_pool_stays_out_of_groups_with_a_success_and_grows_where_it_remembers(start, see, pool):
     callback = start(pool=pool, remembers=False)
     for rewards in ([1.0, 0.0], [1.0, 1.0]):
         given = batch(0, group(0, *rewards))
@@ -163,9 +158,6 @@ def test_a_pool_that_remembers_nothing_stays_as_it_was_and_out_of_groups_with_a_
         assert see(callback, given)["replay/injected"] == 0.0
         assert given.groups == collected
     assert [t.id for t in callback.buffer.entries(TASK.id)] == ["pool-0/0/0", "pool-0/0/1"]
-
-
-def test_a_pool_that_remembers_is_a_replay_buffer_that_does_not_begin_empty(start, see, pool):
     callback = start(pool=pool, choice="newest", replaced="oldest")
     see(callback, batch(0, group(0, 1.0, 0.0)))
     assert [t.id for t in callback.buffer.entries(TASK.id)] == ["pool-0/0/0", "pool-0/0/1", "0/0/0"]
@@ -174,43 +166,30 @@ def test_a_pool_that_remembers_is_a_replay_buffer_that_does_not_begin_empty(star
     assert failed.groups[0].trajectories[0].id == "0/0/0"
 
 
-def test_a_resumed_run_goes_on_with_its_own_copy_of_the_pool(start, see, pool, tmp_path):
-    callback = start(pool=pool, remembers=False, seed=3)
-    shutil.rmtree(tmp_path / "other")  # and what it became since does not matter
-    resumed = start(callback.state_dict(), pool=pool, remembers=False, seed=99)
-    assert resumed.buffer.entries(TASK.id) == callback.buffer.entries(TASK.id) != ()
-
-
-def test_a_run_that_begins_again_before_its_first_checkpoint_fills_the_same_pool(start, pool, trainer):
-    first, second = (start(pool=pool, remembers=False) for _ in range(2))
+def test_a_run_that_goes_on_or_begins_again_has_the_same_copy_of_the_pool_and_other_ranks_none(
+    start, pool, tmp_path, trainer
+):
+    first, second = (start(pool=pool, remembers=False, seed=3) for _ in range(2))
     assert first.buffer.entries(TASK.id) == second.buffer.entries(TASK.id)
     assert len(trainer.datamodule.runtime.store.read("pool", 0)) == 2
-
-
-def test_other_ranks_restore_nothing_and_fill_no_pool(start, pool, trainer):
-    state = start(pool=pool).state_dict()
+    shutil.rmtree(tmp_path / "other")  # and what it became since does not matter
+    resumed = start(first.state_dict(), pool=pool, remembers=False, seed=99)
+    assert resumed.buffer.entries(TASK.id) == first.buffer.entries(TASK.id) != ()
     trainer.is_global_zero = False
-    assert len(start(state).buffer) == len(start(pool=pool, remembers=False).buffer) == 0
-
-
-def test_it_needs_rollouts():
-    trainer = SimpleNamespace(datamodule=SimpleNamespace(), is_global_zero=True)
+    assert len(start(first.state_dict()).buffer) == len(start(pool=pool, remembers=False).buffer) == 0
+    offline = SimpleNamespace(datamodule=SimpleNamespace(), is_global_zero=True)
     with pytest.raises(ConfigError, match=r"needs a data module that rolls out, got SimpleNamespace"):
-        ReplayInjection(ReplayBuffer()).setup(trainer, None, "fit")
+        first.setup(offline, None, "fit")
 
 
 class FirstStepEarns(RolloutCallback):
     """A process reward: the first step of every episode earns a half."""
 
     def on_rollout_end(self, trainer, module, batch) -> None:
-        batch.groups = [
-            replace(group, trajectories=tuple(self.rewarded(each) for each in group.trajectories))
-            for group in batch.groups
-        ]
-
-    @staticmethod
-    def rewarded(trajectory: Trajectory) -> Trajectory:
-        return replace(trajectory, steps=(replace(trajectory.steps[0], reward=0.5), *trajectory.steps[1:]))
+        for place, group in enumerate(batch.groups):
+            earned = ((replace(t.steps[0], reward=0.5), *t.steps[1:]) for t in group.trajectories)
+            pairs = zip(group.trajectories, earned, strict=True)
+            batch.groups[place] = replace(group, trajectories=tuple(replace(t, steps=steps) for t, steps in pairs))
 
 
 def test_a_reward_that_a_callback_before_replay_sets_is_remembered_and_stored(tmp_path, make_collector):

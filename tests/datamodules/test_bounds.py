@@ -31,13 +31,7 @@ MAKE = {
         "steps": 1,
         "batch_size": 1,
     },
-    TrajectoryDataModule: {
-        "runtime": None,
-        "source": "run",
-        "examples": every_episode,
-        "steps": 1,
-        "batch_size": 1,
-    },
+    TrajectoryDataModule: {"runtime": None, "source": "run", "examples": every_episode, "steps": 1, "batch_size": 1},
 }
 
 
@@ -48,12 +42,7 @@ MAKE = {
         (Demonstrator, {"success_rate": 1.1}, "success_rate must be at most 1"),
         (Demonstrator, {"habit": -0.1}, "habit must be at least 0"),
         (Demonstrator, {"habit": 1.1}, "habit must be at most 1"),
-        (
-            DemonstrationCollector,
-            {"family": "llama"},
-            "family must be one of qwen2_5_vl, .* got 'llama'",
-        ),
-        (DemonstrationCollector, {"grammar": "latin"}, "grammar must be .*got 'latin'"),
+        (DemonstrationCollector, {"family": "llama"}, "family must be one of qwen2_5_vl, .* got 'llama'"),
         (DemonstrationCollector, {"max_steps": 0}, "max_steps must be at least 1"),
         (DemonstrationCollector, {"image_limits": (0, 5)}, "image_limits must be at least 1"),
         (DemonstrationCollector, {"image_limits": (6, 5)}, "most_pixels must be at least 6, got 5"),

@@ -4,18 +4,18 @@ import io
 import time
 from types import SimpleNamespace
 
-import lightning as L
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from arpo.datamodules.rollouts import RolloutDataModule, RolloutDataset
+from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.errors import ArpoError
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
 from tests.callbacks.support import IdleModule
 from tests.inference.scripted import ScriptedEngine
+from tests.modules.conftest import quiet_trainer
 from tests.rollout.support import moody_clicker
 
 TASKS = fake_tasks(5, kinds=("click",))
@@ -59,17 +59,7 @@ def make_data(make_collector, chat):
 
 def fit(data, iterations=3):
     diary = Diary(data.collector)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=iterations,
-        callbacks=[diary],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(IdleModule(), data)
+    quiet_trainer(max_epochs=iterations, callbacks=[diary]).fit(IdleModule(), data)
     return diary
 
 
@@ -118,25 +108,12 @@ def requested(data):
     return [data.sampler.next(data.collector.statistics).task.id for _ in groups]
 
 
-def test_every_iteration_is_rolled_out_after_the_update_before_it(make_data):
-    assert fit(make_data()).events == [
-        ("batch", 0, 0, [0]),
-        ("update", 1),
-        ("batch", 1, 1, [1]),
-        ("update", 2),
-        ("batch", 2, 2, [2]),
-        ("update", 3),
-    ]
-
-
-def test_with_a_lag_of_one_the_next_rollout_goes_on_while_the_trainer_updates(make_data):
-    diary = fit(make_data(max_policy_lag=1))
-    assert 2 in diary.ahead[0]  # of two groups an iteration: one of the next was asked for before the update
-    assert diary.ahead[2] == []  # nothing beyond the last iteration
-    batches = [event for event in diary.events if event[0] == "batch"]
-    assert [event[1:3] for event in batches] == [(0, 0), (1, 1), (2, 2)]
-    for _, iteration, _, versions in batches:
-        assert min(versions) >= iteration - 1
+def test_every_iteration_is_rolled_out_after_the_update_before_it_and_nothing_runs_after_the_last(make_data):
+    data = make_data()
+    rounds = [(("batch", number, number, [number]), ("update", number + 1)) for number in range(3)]
+    assert fit(data).events == [event for pair in rounds for event in pair]
+    with pytest.raises(ArpoError, match="no engine"):
+        _ = data.runtime.engine
 
 
 @pytest.mark.parametrize("order", ["submitted", "finished"])
@@ -144,28 +121,21 @@ def test_with_a_lag_of_one_the_next_rollout_goes_on_while_the_trainer_updates(ma
 def test_no_step_is_older_than_the_lag_and_no_group_is_lost(make_data, order, lag):
     diary = fit(make_data(max_policy_lag=lag, order=order), iterations=6)
     batches = [event for event in diary.events if event[0] == "batch"]
+    assert [event[1:3] for event in batches] == [(number, number) for number in range(6)]
     assert [iteration - min(versions) <= lag for _, iteration, _, versions in batches] == [True] * 6
+    assert 2 in diary.ahead[0]  # of two groups an iteration: one of the next was asked for before the update
+    assert diary.ahead[5] == []  # nothing beyond the last iteration
     assert max(map(len, diary.ahead)) <= 2 * (lag + 1)  # the bound of what is asked for and not yet learned from
     assert sorted(number for taken in diary.taken for number in taken) == list(range(12))
 
 
-def test_a_batch_is_a_group_a_task_of_the_sampler(make_data):
+def test_an_epoch_is_one_batch_of_a_group_a_task_of_the_sampler_and_none_is_fetched_ahead(make_data):
     data = make_data(per_iteration=3)
     expected = requested(make_data(per_iteration=3))
+    assert len(data.train_dataloader()) == 1
     batch = on_its_own(data).next_batch()
     assert [group.task.id for group in batch.groups] == expected
     assert [len(group.trajectories) for group in batch.groups] == [2, 2, 2]
-
-
-def test_an_epoch_is_one_batch_and_none_is_fetched_ahead(make_data):
-    assert len(RolloutDataset(make_data())) == 1
-
-
-def test_the_collector_runs_for_the_fit_and_not_after_it(make_data):
-    data = make_data()
-    fit(data, iterations=1)
-    with pytest.raises(ArpoError, match="no engine"):
-        _ = data.runtime.engine
 
 
 def test_other_ranks_start_nothing_and_get_an_empty_batch(make_data):
@@ -237,16 +207,15 @@ def test_finished_groups_survive_a_resume_and_the_others_are_started_again(make_
 
 
 def test_records_of_iterations_that_a_crash_undid_are_forgotten(make_data):
-    data = on_its_own(make_data(), iteration=0)
-    data.next_batch()
-    state = data.state_dict()
-    data.runtime.update_weights([], 1)
-    on_its_own(data, iteration=1).next_batch()
-    data.runtime.update_weights([], 2)
-    on_its_own(data, iteration=2).next_batch()
+    data, states = make_data(), []
+    for iteration in range(3):
+        if iteration:
+            data.runtime.update_weights([], iteration)
+        on_its_own(data, iteration=iteration).next_batch()
+        states.append(data.state_dict())
     data.teardown("fit")
     resumed = make_data()  # from the checkpoint after iteration 0
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(states[0])
     on_its_own(resumed, iteration=1)
     resumed.runtime.update_weights([], 1)
     batch = resumed.next_batch()
@@ -257,14 +226,10 @@ def test_records_of_iterations_that_a_crash_undid_are_forgotten(make_data):
     assert batch.metrics["rollout/resumed_episodes"] == 4
 
 
-def test_groups_that_were_asked_for_ahead_refuse_another_number_an_iteration(make_data):
+def test_another_task_list_and_another_number_an_iteration_than_that_of_the_checkpoint_are_refused(make_data):
     data = on_its_own(make_data(max_policy_lag=1, per_iteration=1))
+    with pytest.raises(ArpoError, match="resume with the same task list"):
+        make_data(tasks=TASKS[:3]).load_state_dict(make_data().state_dict())
     data.next_batch()
     with pytest.raises(ArpoError, match="tasks_per_iteration=1, this run has 2; resume with 1"):
         make_data(max_policy_lag=1, per_iteration=2).load_state_dict(data.state_dict())
-
-
-def test_another_task_list_than_that_of_the_checkpoint_is_refused(make_data):
-    state = make_data().state_dict()
-    with pytest.raises(ArpoError, match="resume with the same task list"):
-        make_data(tasks=TASKS[:3]).load_state_dict(state)

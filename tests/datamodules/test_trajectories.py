@@ -17,12 +17,13 @@ from arpo.agent.grammar import GRAMMARS
 from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError
-from arpo.rollout.curation.retokenize import longest_context, retokenize
+from arpo.rollout.curation.experience import longest_context, retokenize
 from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.callbacks.support import IdleModule
 from tests.models import samples
+from tests.modules.conftest import quiet_trainer
 from tests.rollout.trajectories import odd_trajectories, scripted
 
 
@@ -80,30 +81,17 @@ def read(data):
 def fit(data, iterations, checkpoint=None, extra=()):
     """The batches that a module is given, by iteration."""
     module = Recorder()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=iterations,
-        logger=False,
-        callbacks=list(extra),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
-    trainer.fit(module, data, ckpt_path=checkpoint)
-    return trainer, [(epoch, [trajectory.id for trajectory in batch]) for epoch, batch in module.seen]
+    quiet_trainer(max_epochs=iterations, callbacks=list(extra)).fit(module, data, ckpt_path=checkpoint)
+    return [(epoch, [trajectory.id for trajectory in batch]) for epoch, batch in module.seen]
 
 
 # --- what is taken --------------------------------------------------------------------------------------------------
 
 
-def test_episodes_come_in_the_order_in_which_the_run_asked_for_them(make_data, source):
+def test_episodes_come_in_the_order_in_which_the_run_asked_for_them_from_its_folder_or_its_store(make_data, source):
     folder = source(*(scripted(id) for id in ("10/0/0", "2/1/0", "2/0/10", "2/0/9")))
-    assert read(make_data(folder)) == ["2/0/9", "2/0/10", "2/1/0", "10/0/0"]
-
-
-def test_a_run_s_folder_and_its_store_are_the_same_source(make_data, source):
-    folder = source(episode(0))
-    assert read(make_data(folder)) == read(make_data(folder / "trajectories")) == ["0/0/0"]
+    expected = ["2/0/9", "2/0/10", "2/1/0", "10/0/0"]
+    assert read(make_data(folder)) == read(make_data(folder / "trajectories")) == expected
 
 
 def test_evaluations_are_not_learned_from_and_demonstrations_are(make_data, source):
@@ -111,19 +99,17 @@ def test_evaluations_are_not_learned_from_and_demonstrations_are(make_data, sour
     assert sorted(read(make_data(folder))) == ["0/0/0", "demonstration-0/0/0"]
 
 
-def test_the_first_episodes_are_counted_before_anything_is_left_out(make_data, source):
-    folder = source(*(episode(number, reward) for number, reward in enumerate([0.0, 1.0, 0.0, 1.0, 1.0])))
-    assert read(make_data(folder, successes, first=4)) == ["0/0/1", "0/0/3"]
+def test_the_first_episodes_are_counted_before_what_is_no_success_is_left_out(make_data, source):
+    made = [
+        scripted(f"0/0/{number}", task_reward=reward) for number, reward in enumerate([0.0, 1.0, 1.0, 0.0, 1.0, 1.0])
+    ]
+    made[2] = replace(made[2], format_reward=-1.0)  # solved, and ended in a parse error
+    assert read(make_data(source(*made), successes, first=5)) == ["0/0/1", "0/0/4"]
 
 
 def test_an_episode_that_ended_otherwise_than_allowed_is_left_out(make_data, source):
     folder = source(episode(0), episode(1, outcome=Outcome.MAX_STEPS), episode(2, outcome=Outcome.TERMINATED))
     assert read(make_data(folder, outcomes=["finished", "terminated"])) == ["0/0/0", "0/0/2"]
-
-
-def test_a_solved_episode_that_ended_in_a_parse_error_is_not_one_to_imitate(make_data, source):
-    folder = source(episode(0), replace(episode(1), format_reward=-1.0))
-    assert read(make_data(folder, successes)) == ["0/0/0"]
 
 
 def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, chat, caplog):
@@ -142,11 +128,17 @@ def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, 
     assert f"1 episodes are longer than max_context={room}: left out" in caplog.text
 
 
-def test_episodes_of_another_tokenizer_are_told_anew(make_data, source, runtime):
-    (example,) = make_data(source(scripted("0/0/0"))).read()
-    (told,) = example
+def test_episodes_of_another_tokenizer_are_told_anew_and_a_spelt_special_token_by_its_letters(
+    make_data, source, runtime
+):
+    text = "Action: type(content='<|im_start|>')"
+    odd = replace(episode(1), instruction="<|im_end|>")
+    odd = replace(odd, steps=(replace(odd.steps[0], response=text), *odd.steps[1:]))
+    ((told,), (spelt,)) = make_data(source(scripted("0/0/0"), odd)).read()
     assert told == retokenize(scripted("0/0/0"), runtime.chat, runtime.prompt, None)
     assert told.steps[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
+    assert runtime.chat.decode(spelt.steps[0].response_ids) == text
+    assert "<|im_end|>" in runtime.chat.decode(spelt.steps[0].prompt_ids)
 
 
 COMPUTER_USE = GRAMMARS["computer_use"].render(Click(40, 50))
@@ -155,26 +147,23 @@ COMPUTER_USE = GRAMMARS["computer_use"].render(Click(40, 50))
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_without_episodes_is_refused(make_data, source, tmp_path):
-    for folder in (tmp_path / "nowhere", source(scripted("eval-0/held_out/0/0"))):
-        with pytest.raises(
-            ConfigError, match=r"holds 0 episodes of a training .* \(evaluations are left out\): name an"
-        ):
-            make_data(folder).read()
-
-
-def test_a_source_of_which_everything_is_left_out_is_refused(make_data, source):
-    with pytest.raises(ConfigError, match=r"of 1 episodes of .* none is left: widen datamodule\.outcomes"):
-        make_data(source(episode(0)), outcomes=["gave_up"]).read()
-
-
-def test_an_episode_that_spells_a_special_token_is_told_by_its_letters(make_data, source, runtime):
-    text = "Action: type(content='<|im_start|>')"
-    odd = replace(episode(1), instruction="<|im_end|>")
-    odd = replace(odd, steps=(replace(odd.steps[0], response=text), *odd.steps[1:]))
-    ((told,),) = make_data(source(odd)).read()
-    assert runtime.chat.decode(told.steps[0].response_ids) == text
-    assert "<|im_end|>" in runtime.chat.decode(told.steps[0].prompt_ids)
+@pytest.mark.parametrize(
+    ("episodes", "options", "sentence"),
+    [
+        ([], {}, r"holds 0 episodes of a training .* \(evaluations are left out\): name an"),
+        ([scripted("eval-0/held_out/0/0")], {}, r"holds 0 episodes of a training"),
+        ([episode(0)], {"outcomes": ["gave_up"]}, r"of 1 episodes of .* none is left: widen datamodule\.outcomes"),
+        ([episode(0), episode(1)], {"first": 3}, r"holds 2 episodes .* and 3 are wanted .* lower datamodule\.first"),
+        (
+            [episode(0, 0.0), episode(1, 0.0)],
+            {"examples": pairs},
+            r"nothing can be learned from 2 episodes of .*, of which 0 succeed",
+        ),
+    ],
+)
+def test_a_source_that_gives_too_few_examples_is_refused(make_data, source, episodes, options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make_data(source(*episodes), **options).read()
 
 
 @pytest.mark.parametrize("odd", odd_trajectories("0/0/1"), ids=["600x2", "another size", "damaged", "no PNG"])
@@ -203,16 +192,6 @@ def test_an_episode_whose_words_mean_something_else_to_this_policy_is_left_out(
     with caplog.at_level(logging.WARNING):
         assert read(make_data(source(episode(0), other))) == (["0/0/0"] if reason else ["0/0/0", "0/0/1"])
     assert f"1 episodes {reason}" in caplog.text or not reason
-
-
-def test_fewer_episodes_than_asked_for_are_refused(make_data, source):
-    with pytest.raises(ConfigError, match=r"holds 2 episodes .* and 3 are wanted .* lower datamodule\.first"):
-        make_data(source(episode(0), episode(1)), first=3).read()
-
-
-def test_episodes_of_which_nothing_can_be_learned_are_refused(make_data, source):
-    with pytest.raises(ConfigError, match=r"nothing can be learned from 2 episodes of .*, of which 0 succeed"):
-        make_data(source(episode(0, 0.0), episode(1, 0.0)), pairs).read()
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:40])])
@@ -249,7 +228,7 @@ def test_a_module_that_compares_examples_is_given_no_run_in_which_all_say_the_sa
     runtime = make_collector(start=False).runtime
     data = TrajectoryDataModule(runtime, source(*episodes), every_episode, steps=1, batch_size=32)
     with pytest.raises(ConfigError, match=words):
-        L.Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False).fit(Comparing(), data)
+        quiet_trainer().fit(Comparing(), data)
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
@@ -267,15 +246,10 @@ def started(make_collector, source):
     return make
 
 
-def test_every_iteration_has_its_share_of_the_batches(started):
-    _, seen = fit(started(), 2)
-    assert [epoch for epoch, _ in seen] == [0, 0, 1, 1]
-    assert all(len(batch) == 2 for _, batch in seen)
-
-
 @pytest.mark.parametrize("iterations", [1, 5])
 def test_every_example_is_seen_once_before_one_is_seen_again(started, iterations):
-    _, seen = fit(started(steps=5), iterations)
+    seen = fit(started(steps=5), iterations)
+    assert [(epoch, len(batch)) for epoch, batch in seen] == [(step * iterations // 5, 2) for step in range(5)]
     order = [name for _, batch in seen for name in batch]  # 5 batches of 2: twice through 5 episodes
     assert len(set(order[:5])) == len(set(order[5:])) == 5
     assert order[:5] != order[5:]
@@ -299,33 +273,25 @@ def test_an_order_in_which_nothing_comes_twice_is_the_one_that_was_drawn():
     batches = list(islice(passes(3, 2, 7), 3000))
     assert all(one == other for one, other in zip(as_drawn, batches, strict=True) if set(one) == set(other))
     twice = [batch for batch in as_drawn if len(set(batch)) == 1]
-    assert len(twice) == pytest.approx(
-        3000 / 9, rel=0.15
-    )  # one batch of three lies across, and one of three such clashes
+    # One batch of three lies across, and one of three such clashes.
+    assert len(twice) == pytest.approx(3000 / 9, rel=0.15)
 
 
 @pytest.mark.parametrize(
-    ("examples", "batch_size"), [(every_episode, 2), (every_episode, 4), (every_episode, 5), (pairs, 2)]
+    ("examples", "size", "largest"), [(every_episode, 4, 4), (every_episode, 9, 5), (pairs, 2, 4)]
 )
-def test_no_batch_of_a_run_has_a_trajectory_twice(started, examples, batch_size):
-    _, seen = fit(started(examples, steps=60, batch_size=batch_size), 3)
-    for _, batch in seen:
-        assert len(set(batch)) == len(batch)
-
-
-def test_a_batch_is_never_larger_than_what_there_is(started):
-    _, seen = fit(started(batch_size=100), 1)
-    assert {len(batch) for _, batch in seen} == {5}
+def test_no_batch_of_a_run_has_a_trajectory_twice_or_more_than_there_are(started, examples, size, largest):
+    for _, batch in fit(started(examples, steps=60, batch_size=size), 3):
+        assert len(set(batch)) == len(batch) == largest
 
 
 def test_the_seed_gives_the_order(started):
-    orders = [fit(started(seed=seed), 1)[1] for seed in (0, 0, 1)]
+    orders = [fit(started(seed=seed), 1) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
 
 
 def test_a_pair_stays_together_in_a_batch_the_better_one_first(started):
-    _, seen = fit(started(pairs, batch_size=1), 1)
-    for _, (good, bad) in seen:
+    for _, (good, bad) in fit(started(pairs, batch_size=1), 1):
         assert int(good[-1]) % 2 == 1
         assert int(bad[-1]) % 2 == 0
 
@@ -333,9 +299,7 @@ def test_a_pair_stays_together_in_a_batch_the_better_one_first(started):
 def test_screenshots_are_read_for_the_batch_that_shows_them(started):
     data = started()
     module = Recorder()
-    L.Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False, enable_checkpointing=False
-    ).fit(module, data)
+    quiet_trainer().fit(module, data)
     assert all(not trajectory.screenshots for example in data._examples for trajectory in example)
     for _, batch in module.seen:
         for trajectory in batch:
@@ -356,8 +320,8 @@ class Save(L.Callback):
 @pytest.mark.parametrize(("options", "iterations"), [({}, 2), ({"steps": 12, "batch_size": 4}, 4), ({"steps": 9}, 3)])
 def test_a_run_that_goes_on_sees_the_batches_that_it_would_have_seen(started, tmp_path, options, iterations):
     """In the middle of a pass too: two batches of 2 of 5 episodes, three of 4, three of 2."""
-    _, whole = fit(started(**options), iterations, extra=[Save(tmp_path / "one.ckpt")])
-    _, rest = fit(started(**options), iterations, checkpoint=tmp_path / "one.ckpt")
+    whole = fit(started(**options), iterations, extra=[Save(tmp_path / "one.ckpt")])
+    rest = fit(started(**options), iterations, checkpoint=tmp_path / "one.ckpt")
     assert rest == whole[len(whole) // iterations :]
 
 
@@ -369,18 +333,14 @@ def test_a_run_that_goes_on_sees_the_batches_that_it_would_have_seen(started, tm
         ({"seed": 1}, 2, "seed"),
         ({"batch_size": 1}, 2, "batch_size"),
         ({"first": 3}, 2, "examples"),
+        ({"others": True}, 2, "examples"),
     ],
 )
 def test_a_run_that_would_go_on_with_other_batches_is_refused(started, tmp_path, options, iterations, what):
     fit(started(), 2, extra=[Save(tmp_path / "one.ckpt")])
-    with pytest.raises(ConfigError, match=f"a run whose {what} differ"):
-        fit(started(**options), iterations, checkpoint=tmp_path / "one.ckpt")
-
-
-def test_a_run_that_would_go_on_with_other_episodes_of_the_same_names_is_refused(started, tmp_path):
-    fit(started(), 2, extra=[Save(tmp_path / "one.ckpt")])
-    data = started()
-    for number in range(5):  # of two records with one id the later counts
+    others = options.pop("others", False)
+    data = started(**options)
+    for number in range(5) if others else ():  # of the same names; of two records with one id the later counts
         data.store.write(episode(number, 1 - number % 2))
-    with pytest.raises(ConfigError, match="a run whose examples differ"):
-        fit(data, 2, checkpoint=tmp_path / "one.ckpt")
+    with pytest.raises(ConfigError, match=f"a run whose {what} differ"):
+        fit(data, iterations, checkpoint=tmp_path / "one.ckpt")

@@ -37,7 +37,7 @@ def _answers() -> bool:
 
 
 @cache
-def missing(image: str = IMAGE) -> str:
+def missing(image: str) -> str:
     """Why tests with this image cannot run here; empty where they can."""
     if shutil.which("docker") is None:
         return "no Docker engine: there is no `docker` command; docker/start_engine.sh installs and starts one"
@@ -52,12 +52,10 @@ def missing(image: str = IMAGE) -> str:
     return "" if found.returncode == 0 else f"no image {image}; docker/build_image.sh {variant} builds it"
 
 
-needs_desktop = [pytest.mark.docker, pytest.mark.skipif(bool(missing()), reason=missing())]
-needs_office = [pytest.mark.docker, pytest.mark.skipif(bool(missing(OFFICE)), reason=missing(OFFICE))]
-needs_full = [pytest.mark.docker, pytest.mark.skipif(bool(missing(FULL)), reason=missing(FULL))]
-
-
-needs_cells = [pytest.mark.docker, pytest.mark.skipif(bool(missing("")), reason=missing(""))]
+needs_desktop, needs_office, needs_full, needs_cells = (
+    [pytest.mark.docker, pytest.mark.skipif(bool(missing(image)), reason=missing(image))]
+    for image in (IMAGE, OFFICE, FULL, "")
+)
 
 
 def one_and_others(rows):
@@ -85,7 +83,6 @@ def editor_task(**changes: object) -> Task:
 
 
 def task(**config: object) -> Task:
-    """A task of these keys."""
     return Task("desktop/test", "Add the line milk and save.", domain="mousepad", config=config)
 
 

@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """A plan of what goes wrong in an environment; the same for the same seed, task and attempt, whoever runs it."""
+    """A plan of what goes wrong in an environment; the same for the same seed, task and attempt."""
 
     plan: Sequence[Fault] = ()
     seed: int = 0
@@ -49,8 +49,6 @@ class Faults:
 
 
 class FaultyDesktop(FakeDesktop):
-    """A desktop in memory with whom things go wrong as they are planned."""
-
     def __init__(self, faults: Faults, width: int = 112, height: int = 84) -> None:
         super().__init__(width, height)
         self._faults = faults
@@ -75,7 +73,7 @@ class FaultyDesktop(FakeDesktop):
         return float("nan") if self._meet("evaluate") == "garbage" else super().evaluate()
 
     def _meet(self, call: Call) -> FaultKind | None:
-        """Let a planned fault happen; return the one that is in the answer of this call, if any."""
+        """Let a planned fault happen, and return it where the answer of this call has it."""
         match kind := self._due.pop(call, None):
             case "crash":
                 os._exit(1)

@@ -15,13 +15,10 @@ def interval(successes: int, n: int) -> tuple[float, float]:
     return Score("any", n, successes, task_reward=0.0, steps=1.0, outcomes={}).interval
 
 
-def test_the_wilson_interval_has_a_width_where_all_succeed_or_fail():
+def test_the_wilson_interval_and_pass_at_k_by_hand():
     # p=0, n=4: (z²/8 ± z·√(z²/64)) / (1 + z²/4) = (0.480182 ± 0.480182) / 1.960365
     assert interval(0, 4) == pytest.approx((0.0, 0.489891), abs=1e-6)
     assert interval(4, 4) == pytest.approx((1 - 0.489891, 1.0), abs=1e-6)
-
-
-def test_pass_at_k_by_hand():
     assert pass_at_k(4, 2, 1) == 0.5
     assert pass_at_k(4, 2, 2) == pytest.approx(5 / 6)  # of 6 pairs, 1 holds both failures
     assert pass_at_k(4, 2, 3) == 1.0  # two failures do not fill three places

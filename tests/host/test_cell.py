@@ -157,7 +157,11 @@ def test_a_door_leads_to_one_server_and_only_while_something_is_judged(cell):
         assert ask(cell, way_out) == ""
 
 
-def test_a_cell_that_is_killed_is_replaced_and_the_judgement_made_again(program):
+def test_a_cell_that_is_killed_says_so_and_is_replaced_and_the_judgement_made_again(program):
+    with closing(Cell(program)) as cell:
+        docker("kill", cell._container.id)
+        with pytest.raises(CellDiedError):
+            cell.judge({"program": "1"}, {}, {})
     cells = Cells.of(program)
     try:
         cells.wait_until_ready()
@@ -166,13 +170,6 @@ def test_a_cell_that_is_killed_is_replaced_and_the_judgement_made_again(program)
         assert cells.judge({"program": "1"}, {}, {})["reply"] == {"said": 1}
     finally:
         cells.leave()
-
-
-def test_a_cell_that_ends_says_so(program):
-    with closing(Cell(program)) as cell:
-        docker("kill", cell._container.id)
-        with pytest.raises(CellDiedError):
-            cell.judge({"program": "1"}, {}, {})
 
 
 def test_environments_share_cells_and_the_last_one_removes_them(program):
@@ -188,15 +185,14 @@ def test_environments_share_cells_and_the_last_one_removes_them(program):
     assert not home.exists()
 
 
-def test_a_cell_starts_below_a_long_path(program, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
-    Path(tempfile.gettempdir()).mkdir()
-    with closing(Cell(program)) as cell:
-        assert ask(cell, "1") == 1
-
-
-def test_a_program_that_does_not_start_is_said_with_its_own_words(program, tmp_path):
+def test_a_cell_starts_below_a_long_path_and_a_program_that_does_not_is_said_with_its_own_words(
+    program, tmp_path, monkeypatch
+):
     bad = tmp_path / "bad.py"
     bad.write_text("raise ValueError('no numpy here')", encoding="utf-8")
     with pytest.raises(EnvError, match=r"no cell to judge in has come up: .*no numpy here"):
         Cell(of_this_package(bad))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
+    Path(tempfile.gettempdir()).mkdir()
+    with closing(Cell(program)) as cell:
+        assert ask(cell, "1") == 1

@@ -7,22 +7,21 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.guest.client import Guest
 from arpo.errors import ConfigError, EnvError
-from arpo.host.containers import Containers
+from arpo.host.containers import Containers, host_name
 from arpo.host.processes import process_tag
 from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
 from tests.host.watchdogs import end_watchdogs, wait_until
+from tests.run.forks import ROOT
 
 pytestmark = needs_desktop
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +48,9 @@ def in_guest(desktop, command):
 
 def ask(port, headers):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    connection.request(
-        "POST", "/execute", json.dumps({"command": ["id"]}), {"Content-Type": "application/json", **headers}
-    )
-    answer = connection.getresponse()
-    return answer.status, answer.read()
+    body = json.dumps({"command": ["id"]})
+    connection.request("POST", "/execute", body, {"Content-Type": "application/json", **headers})
+    return connection.getresponse().status
 
 
 def test_ports_are_on_loopback_resources_are_limited_rights_are_dropped_and_labels_say_whose_it_is(desktop, facts):
@@ -95,32 +92,25 @@ def test_a_guest_reaches_neither_the_network_nor_the_host_nor_another_guest(desk
         udp = "python3 -c \"import socket; socket.socket(2, 2).sendto(b'x', ('{}', 53))\""
         assert in_guest(desktop, udp.format(gateway)).returncode != 0
         assert in_guest(desktop, udp.format("127.0.0.1")).returncode == 0
-        other = DockerDesktop(**QUICK)
-        try:
+        with closing(DockerDesktop(**QUICK)) as other:
             address = json.loads(docker("inspect", other.machine.container.id))[0]["NetworkSettings"]["IPAddress"]
             assert in_guest(desktop, reach.format(address, 5000)).output == ""
-        finally:
-            other.close()
     finally:
         server.kill()
         server.communicate()
 
 
 def test_an_open_desktop_reaches_its_host(facts):
-    gateway = facts["NetworkSettings"]["Gateway"]
-    env = DockerDesktop(**QUICK, network="open")
-    try:
+    with closing(DockerDesktop(**QUICK, network="open")) as env:
+        gateway = facts["NetworkSettings"]["Gateway"]
         sent = f"python3 -c \"import socket; socket.socket(2, 2).sendto(b'x', ('{gateway}', 53))\""
         assert in_guest(env, sent).returncode == 0
-    finally:
-        env.close()
 
 
 def test_a_process_without_the_secret_cannot_drive_a_guest(desktop):
     port = desktop.machine.container.port(5000)
-    assert ask(port, {})[0] == 401
-    assert ask(port, {"Authorization": "Bearer " + "0" * 32})[0] == 401
-    assert ask(port, {"Authorization": f"Bearer {desktop.machine.secret}"})[0] == 200
+    assert ask(port, {}) == ask(port, {"Authorization": "Bearer " + "0" * 32}) == 401
+    assert ask(port, {"Authorization": f"Bearer {desktop.machine.secret}"}) == 200
     with pytest.raises(EnvError, match="wants the secret"):
         Guest(f"http://127.0.0.1:{port}").screenshot()
 
@@ -162,9 +152,8 @@ session.close()
 @pytest.fixture
 def owner(tmp_path):
     """A process with a session and a desktop; yields it with the label and the container."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     label, container = process.stdout.readline().decode().split()
     yield process, label, container
     process.kill()
@@ -172,34 +161,29 @@ def owner(tmp_path):
     docker("rm", "--force", container)
 
 
-def test_containers_of_a_killed_run_are_removed_without_another_start(owner):
+@pytest.mark.parametrize("end", ["closed", "killed", "killed with its watchdog"])
+def test_containers_of_a_run_go_with_it_or_when_the_next_one_starts(owner, tmp_path, end):
     process, label, container = owner
     assert container[:12] in running(label)  # beside its cell
+    if end == "closed":
+        process.communicate(b"\n")
+        assert running(label) == []
+        return
+    if end == "killed with its watchdog":
+        end_watchdogs(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_until(lambda: running(label) == [])
-
-
-def test_containers_of_a_killed_run_whose_watchdog_was_killed_are_removed_when_the_next_one_starts(owner, tmp_path):
-    process, label, container = owner
-    end_watchdogs(tmp_path)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert container[:12] in running(label)  # beside its cell
+    if end == "killed":
+        wait_until(lambda: running(label) == [])
+        return
+    assert container[:12] in running(label)
     with Session.start(tmp_path):
         assert running(label) == []
 
 
-def test_a_session_removes_its_containers_when_it_ends(owner):
-    process, label, container = owner
-    assert container[:12] in running(label)  # beside its cell
-    process.communicate(b"\n")
-    assert running(label) == []
-
-
 def test_a_command_that_plays_tasks_leaves_no_container_when_it_is_killed():
     command = [sys.executable, "-m", "arpo", "tasks", "certify", "terminal/count-lines", "env=desktop", "--repeats=99"]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: of_process(process.pid), timeout_s=120)
     finally:
@@ -231,18 +215,13 @@ def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing
 def test_a_container_that_could_not_be_removed_goes_before_the_next_one_starts():
     left = start_stranger(process_tag())
     Containers.left_over.add(left)
-    env = DockerDesktop(**QUICK)
-    try:
+    with closing(DockerDesktop(**QUICK)):
         assert left not in docker("ps", "--all", "--quiet", "--no-trunc")
         assert not Containers.left_over
-    finally:
-        env.close()
 
 
 def start_stranger(owner):
     """A container like ours, of another owner."""
-    from arpo.host.containers import host_name
-
     labels = ("--label", f"arpo.owner={owner}", "--label", f"arpo.host={host_name()}")
     return docker("run", "--detach", *labels, IMAGE, "sleep", "60").strip()
 

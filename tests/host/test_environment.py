@@ -114,20 +114,13 @@ def test_a_dead_proxy_keeps_nobody_from_this_machine(monkeypatch):
 def latin(tmp_path_factory) -> dict[str, str]:
     """The environment of a host whose locale is ISO-8859-1; such a locale is compiled where there is none."""
     place = tmp_path_factory.mktemp("locales")
-    made = subprocess.run(
-        ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(place / LATIN)], capture_output=True, check=False
-    )
+    compile_it = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(place / LATIN)]
+    made = subprocess.run(compile_it, capture_output=True, check=False)
     left_out = ("PYTHONUTF8", "PYTHONIOENCODING", "LANG", "LC_ALL")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     environment = kept | {"LOCPATH": str(place), "LC_ALL": LATIN}
-    asked = subprocess.run(
-        [sys.executable, "-c", "import sys; print(sys.getfilesystemencoding())"],
-        env=environment,
-        capture_output=True,
-        encoding="ascii",
-        check=True,
-    )
-    if asked.stdout.strip() != "iso8859-1":
+    ask = [sys.executable, "-c", "import sys; print(sys.getfilesystemencoding())"]
+    if subprocess.check_output(ask, env=environment, encoding="ascii").strip() != "iso8859-1":
         pytest.skip(f"no locale {LATIN} here: {made.stderr.decode(errors='replace').strip()[:200]}")
     return environment
 
@@ -146,19 +139,13 @@ print(sys.argv[2])
 
 
 def test_words_names_output_and_children_are_in_utf8_under_another_locale(latin, tmp_path):
-    script = tmp_path / "program.py"
+    script, path = tmp_path / "program.py", tmp_path / "文件.txt"
     script.write_text(SAYS, encoding="utf-8")
-    path = tmp_path / "文件.txt"
     words = [str(path), "点击 é 🙂", "a b"]
-    done = subprocess.run(
-        [sys.executable, script, *(word.encode() for word in words)],  # the tests' own locale may lack the letters
-        env=latin | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        check=True,
-    )
+    command = [sys.executable, script, *map(str.encode, words)]  # the tests' own locale may lack the letters
+    done = subprocess.run(command, env=latin | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=True)
     first, second = done.stdout.decode().splitlines()
-    expected = ["utf-8", "点击 é 🙂", "1 点击 é 🙂", words]
-    assert json.loads(first) == expected
+    assert json.loads(first) == ["utf-8", "点击 é 🙂", "1 点击 é 🙂", words]
     assert second == "点击 é 🙂"
     with open(str(path).encode(), encoding="utf-8") as file:
         assert file.read() == "点击 é 🙂"
@@ -180,19 +167,11 @@ def test_an_instruction_keeps_its_letters_where_the_locale_has_none_of_them(lati
     file = tmp_path / "examples" / "office" / "task.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")
-    subprocess.run([sys.executable, "-c", READS, tmp_path], env=latin | {"PYTHONPATH": str(ROOT)}, check=True)
+    subprocess.run([sys.executable, "-c", READS, tmp_path], cwd=ROOT, env=latin, check=True)
     assert (tmp_path / "copy").read_text(encoding="utf-8") == task["instruction"]
-
-
-def test_output_that_cannot_be_shown_is_escaped(tmp_path):
     code = "from arpo.host.environment import set_up_process; set_up_process(); print('\\u70b9')"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        check=True,
-    )
-    assert done.stdout == b"\\u70b9\n"
+    command = [sys.executable, "-c", code]  # whose output cannot be shown, and is escaped
+    assert subprocess.check_output(command, cwd=ROOT, env=os.environ | {"PYTHONIOENCODING": "ascii"}) == b"\\u70b9\n"
 
 
 @pytest.mark.slow

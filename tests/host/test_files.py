@@ -9,20 +9,27 @@ from pathlib import Path
 import pytest
 
 from arpo.host.files import atomically, take_lock, write_atomically
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.run.forks import ROOT
 
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def fill(path: Path, error: BaseException) -> None:
-    """Fail in the middle of writing."""
-    with atomically(path) as partial:
-        partial.mkdir()
-        (partial / "half").write_text("x")
-        raise error
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")], ids=["Ctrl-C", "disk full"])
+def test_when_writing_fails_the_old_file_stays_and_nothing_lies_beside_it(tmp_path, error):
+    (tmp_path / "policy").write_text("old")
+
+    def fill():
+        with atomically(tmp_path / "policy") as partial:
+            partial.mkdir()
+            (partial / "half").write_text("x")
+            raise error
+
+    with pytest.raises(type(error)):
+        fill()
+    assert (tmp_path / "policy").read_text() == "old"
+    assert names(tmp_path) == ["policy"]
 
 
 def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path):
@@ -47,15 +54,6 @@ def test_the_directory_of_the_file_is_made_and_a_partial_one_can_lie_in_another(
         assert names(tmp_path) == ["a"]
     assert names(tmp_path / "a") == ["b"]
     assert (tmp_path / "screen").read_bytes() == b"x"
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")], ids=["Ctrl-C", "disk full"])
-def test_when_writing_fails_the_old_file_stays_and_nothing_lies_beside_it(tmp_path, error):
-    (tmp_path / "policy").write_text("old")
-    with pytest.raises(type(error)):
-        fill(tmp_path / "policy", error)
-    assert (tmp_path / "policy").read_text() == "old"
-    assert names(tmp_path) == ["policy"]
 
 
 @pytest.mark.parametrize("name", ["policy", "policy.partial"], ids=["the old one", "what a killed writer left"])
@@ -96,10 +94,9 @@ time.sleep(60)
 @pytest.fixture
 def owner(tmp_path):
     """Another process with a lock, and a child that it forked."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-c", OWNER, str(tmp_path / "lock")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
         child = int(process.stdout.readline())
         yield process
         process.kill()

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,13 @@ ROOMY = Resources(memory_mb=80 * 1024, cores=16, disk_mb=40 * 1024)
 # 16 x 4.5 GiB = 72, 16 x 4 = 64 = 16 x 4 shared, 16 x 2 GiB = 32
 
 
-def test_what_fits_is_no_trouble_and_is_said_in_one_line():
+def test_what_fits_is_no_trouble_and_is_said_in_one_line_and_an_impossible_budget_is_refused():
     assert BUDGET.trouble(ROOMY) == []
     assert BUDGET.needs() == "16 desktops: 72 GiB of memory, 16 cores, 32 GiB of disk"
     assert str(ROOMY) == "80 GiB of memory, 16 cores, 40 GiB of disk"
+    for wrong in ("overhead_mb must be at least 0, got -1", "memory_mb must be at least 1, got -1"):
+        with pytest.raises(ConfigError, match=wrong):
+            replace(BUDGET, **{wrong.partition(" ")[0]: -1})
 
 
 @pytest.mark.parametrize(
@@ -58,13 +62,6 @@ def test_what_does_not_fit_is_named_with_what_would(here, words):
     (line,) = BUDGET.trouble(here)
     assert words in line
     assert "set env.size" in line
-
-
-def test_an_impossible_budget_is_refused():
-    with pytest.raises(ConfigError, match="overhead_mb must be at least 0, got -1"):
-        Budget(desktops=1, memory_mb=1, overhead_mb=-1, cores=1, disk_mb=1)
-    with pytest.raises(ConfigError, match="memory_mb must be at least 1, got 0"):
-        Budget(desktops=1, memory_mb=0, cores=1, disk_mb=1)
 
 
 def test_room_is_looked_for_on_the_disk_of_the_engine():

@@ -46,20 +46,17 @@ def test_a_process_that_was_killed_is_dead_though_nobody_has_waited_for_it(sleep
     assert not is_owner_alive(name_of(sleeper.pid))
 
 
-def test_a_clock_that_was_set_makes_nobody_look_dead(monkeypatch):
+def test_a_clock_that_was_set_and_a_process_that_may_not_be_looked_at_make_nobody_look_dead(monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError
+
     name = process_tag()
     create_time = psutil.Process.create_time
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: create_time(self) + 3600)  # as psutil reckons
     assert is_owner_alive(name)
     assert process_tag() == name
-
-
-def test_a_process_that_may_not_be_looked_at_counts_as_living(monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError
-
     monkeypatch.setattr(Path, "read_text", refuse)
-    monkeypatch.setattr(psutil.Process, "create_time", lambda self: refuse())
+    monkeypatch.setattr(psutil.Process, "create_time", refuse)
     assert is_owner_alive("1-1")
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from arpo.errors import ConfigError, EnvError
-from arpo.host.heartbeat import log_every
+from arpo.host.log_lines import log_every
 from arpo.host.processes import LABEL_VARIABLE
 from arpo.host.ray import SHARED_MEMORY, RayRuntime, check_store, ray_directory, worker_environment
 from arpo.host.session import MAX_DIRECTORY_LENGTH
@@ -124,21 +124,19 @@ def test_a_ray_that_did_not_start_is_tried_once_more_and_what_it_left_is_ended(r
     assert ended(second)
 
 
-def test_a_ray_that_does_not_start_at_all_is_an_error_that_names_the_load(ray, monkeypatch):
-    ray.fails = 9
+def test_a_ray_that_does_not_start_at_all_is_an_error_that_names_the_load_and_a_cluster_is_asked_once(
+    ray, monkeypatch
+):
+    """Something listens where the cluster should be, so that the check before the start finds nothing wrong."""
+    ray.fails = 3
     monkeypatch.setattr(os, "getloadavg", lambda: (12.34, 0.0, 0.0))
     with pytest.raises(EnvError, match=r"in 2 attempts and \d+ s, at a load of 12\.3 on \d+ cores.*timed out during"):
         RayRuntime().acquire().result()
     assert all(ended(starter) for starter in ray.starters)
-
-
-def test_a_cluster_that_does_not_answer_is_not_asked_twice_and_a_server_that_is_none_is_named(ray, monkeypatch):
-    """Something listens there, so that the check before the start finds nothing wrong."""
     os.environ["RAY_ADDRESS"] = "somewhere:22"
-    ray.fails = 1
     with pytest.raises(EnvError, match="starting Ray"):
         RayRuntime().acquire().result()
-    assert len(ray.starters) == 1
+    assert len(ray.starters) == 3
     ray.start_s = 60.0
     monkeypatch.setattr("arpo.host.ray.JOIN_S", 0.05)
     with pytest.raises(EnvError, match=r"RAY_ADDRESS=somewhere:22: .*no answer within 0\.05 s"):

@@ -58,11 +58,8 @@ def start_owner(root):
     owners = []
 
     def start(end="time.sleep(60)", body=LABELLED_CHILD):
-        code = OWNER.format(body=body, end=end)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        owner = subprocess.Popen(
-            [sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-        )
+        command = [sys.executable, "-c", OWNER.format(body=body, end=end), str(root)]
+        owner = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         owners.append(owner)
         directory, *children = owner.stdout.readline().decode().split()
         return owner, Path(directory), [int(child) for child in children]
@@ -76,7 +73,11 @@ def start_owner(root):
         owner.communicate()
 
 
-def test_a_session_leads_children_to_its_directory(session, root):
+def test_a_session_leads_children_to_its_directory_and_after_close_nothing_is_left_and_the_environment_is_as_before(
+    root,
+):
+    before, temporary_before = dict(os.environ), tempfile.gettempdir()
+    session = Session.start(root)
     code = "import os, tempfile; print(os.environ['ARPO_SESSION'], tempfile.gettempdir())"
     label, temporary = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert label == session.label
@@ -84,13 +85,6 @@ def test_a_session_leads_children_to_its_directory(session, root):
     assert Path(tempfile.mkdtemp()).is_relative_to(session.directory)
     assert session_directory() == session.directory
     assert session.directory.parent == root
-
-
-def test_after_close_nothing_is_left_and_the_environment_is_as_before(root):
-    before = dict(os.environ)
-    temporary_before = tempfile.gettempdir()
-    session = Session.start(root)
-    (session.directory / "tmp" / "file").write_text("x")
     session.close()
     session.close()
     assert list(root.iterdir()) == []
@@ -98,7 +92,14 @@ def test_after_close_nothing_is_left_and_the_environment_is_as_before(root):
     assert tempfile.gettempdir() == temporary_before
 
 
-def test_the_default_directory_is_short_enough_for_the_sockets_of_ray(monkeypatch, tmp_path):
+def test_the_default_directory_is_short_enough_for_the_sockets_of_ray_and_one_of_another_user_is_refused(
+    monkeypatch, tmp_path, root
+):
+    if os.getuid() == 0:
+        root.mkdir()
+        os.chown(root, 12345, 12345)
+    with pytest.raises(ConfigError, match="belongs to user"):
+        Session.start(root if os.getuid() == 0 else Path("/"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "with" / "a" / "long" / "name" / "indeed"))
     monkeypatch.delenv("ARPO_SESSION_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 10)))
@@ -124,11 +125,11 @@ def test_close_ends_labelled_children_and_theirs_also_one_that_ignores_sigterm_a
 
 
 def test_close_finds_a_child_without_the_label_by_the_file_it_writes_and_spares_who_reads(root):
-    session = Session.start(root)
+    session, sleep = Session.start(root), ["env", "-i", "sleep", "60"]
     with (session.directory / "log").open("w") as log:
-        writer = subprocess.Popen(["env", "-i", "sleep", "60"], stdout=log)
+        writer = subprocess.Popen(sleep, stdout=log)
     with (session.directory / "log").open() as log:
-        reader = subprocess.Popen(["env", "-i", "sleep", "60"], stdin=log)
+        reader = subprocess.Popen(sleep, stdin=log)
     wait_until(lambda: all(psutil.Process(each.pid).environ() == {} for each in (writer, reader)))
     session.close()
     assert writer.wait(timeout=5) == -signal.SIGTERM
@@ -148,20 +149,9 @@ def test_only_one_session_can_be_open_in_a_process_and_a_forked_child_does_not_c
     assert session.directory.exists()
 
 
-def test_a_root_of_another_user_is_refused(root):
-    if os.getuid() == 0:
-        root.mkdir()
-        os.chown(root, 12345, 12345)
-    else:
-        root = Path("/")
-    with pytest.raises(ConfigError, match="belongs to user"):
-        Session.start(root)
-
-
 def test_a_session_in_a_session_lies_beside_it(session):
     code = "from arpo.host.session import Session\nwith Session.start() as inner: print(inner.directory)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    inner = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).strip()
+    inner = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip()
     assert Path(inner).parent == session.directory.parent
     assert not Path(inner).exists()
     assert session.directory.exists()

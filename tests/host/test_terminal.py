@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from arpo.host.heartbeat import Heartbeat
+from arpo.host.log_lines import Heartbeat
 from arpo.host.terminal import Line, Painter, end_on_signals, live_line, print_table, showing
 
 
@@ -49,27 +49,22 @@ def test_a_log_line_scrolls_above_the_live_line_of_a_real_terminal() -> None:
     assert "iteration 1/2" in text
 
 
-def test_a_handler_that_writes_to_a_file_keeps_writing_there(tmp_path) -> None:
-    library = logging.getLogger("a_library")
-    handler = logging.FileHandler(tmp_path / "log")
+def test_a_terminal_is_painted_on_and_a_log_gets_lines_as_does_a_handler_that_writes_to_a_file(tmp_path) -> None:
+    painter, heartbeat = (
+        live_line(Console(file=io.StringIO(), force_terminal=terminal), lambda: Line(["x"]))
+        for terminal in (True, False)
+    )
+    assert isinstance(painter, Painter)
+    assert isinstance(heartbeat, Heartbeat)
+    library, handler = logging.getLogger("a_library"), logging.FileHandler(tmp_path / "log")
     library.addHandler(handler)
-    painter = Painter(Console(file=io.StringIO(), force_terminal=True), lambda: "line")
-    painter.start()
     try:
-        library.warning("for the file")
+        with painter:
+            library.warning("for the file")
     finally:
-        painter.stop()
         library.removeHandler(handler)
         handler.close()
     assert (tmp_path / "log").read_text() == "for the file\n"
-
-
-def test_a_terminal_is_painted_on_and_a_log_gets_lines() -> None:
-    def line() -> Line:
-        return Line(["x"])
-
-    assert isinstance(live_line(Console(file=io.StringIO(), force_terminal=True), line), Painter)
-    assert isinstance(live_line(Console(file=io.StringIO(), force_terminal=False), line), Heartbeat)
 
 
 def test_a_line_is_painted_on_standard_error_and_leaves_the_output_of_a_program_alone(monkeypatch, capsys) -> None:

@@ -1,10 +1,9 @@
 """Requests with screenshots, and the trainer's side of every comparison: a plain transformers forward pass."""
 
-import asyncio
 import io
-from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +11,15 @@ import torch
 from PIL import Image
 
 from arpo.host.ray import RAY
-from arpo.host.threads import BackgroundLoop
-from arpo.inference.checkpoint import is_recurrent
-from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.engine import GenerateRequest, Sampling, is_recurrent
+from arpo.inference.fleet import FleetEngine
+from arpo.inference.hf import HfEngine
+from arpo.inference.vllm import VllmEngine
 from arpo.models.tokenization import ChatTokenizer
-
-T = TypeVar("T")
-Weights = dict[str, torch.Tensor]
+from tests.inference.loop import pytest_pyfunc_call, run  # noqa: F401 - which runs tests that are coroutines
 
 
-def screenshot(number: int, width: int = 140, height: int = 112) -> bytes:
+def screenshot(number, width=140, height=112):
     """A PNG that is different for every number."""
     generator = np.random.default_rng(number)
     pixels = np.full((height, width, 3), generator.integers(0, 255, 3), dtype=np.uint8)
@@ -36,12 +34,10 @@ def screenshot(number: int, width: int = 140, height: int = 112) -> bytes:
 class Questions:
     """Makes requests: conversations of one screenshot a turn."""
 
-    def __init__(self, chat: ChatTokenizer) -> None:
+    def __init__(self, chat):
         self.chat = chat
 
-    def ask(
-        self, number: int = 0, *, images: int = 1, temperature: float = 1.0, max_tokens: int = 16, seed: int = 0
-    ) -> GenerateRequest:
+    def ask(self, number=0, *, images=1, temperature=1.0, max_tokens=16, seed=0):
         words = [{"type": "text", "text": f"Task {number}: click on the Save button."}, {"type": "image"}]
         ids = self.chat.first_prompt([{"role": "user", "content": words}])
         for turn in range(images - 1):
@@ -54,7 +50,7 @@ class Questions:
 class Trainer:
     """The same checkpoint in plain transformers."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
         self.chat = ChatTokenizer(path)
@@ -62,19 +58,18 @@ class Trainer:
         self._model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
         self.first_weights = self.weights()
 
-    def weights(self) -> Weights:
-        """Return every tensor by its name in a checkpoint, as the trainer sends them."""
+    def weights(self):
         return {
             self.chat.family.checkpoint_name(name): tensor.detach().clone()
             for name, tensor in self._model.named_parameters()
         }
 
-    def load(self, weights: Weights) -> None:
+    def load(self, weights):
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(weights[self.chat.family.checkpoint_name(name)])
 
-    def changed(self, seed: int, size: float = 0.05) -> Weights:
+    def changed(self, seed, size=0.05):
         """The first weights with noise on all of them, the vision tower's too."""
         generator = torch.Generator().manual_seed(seed)
         return {
@@ -82,7 +77,7 @@ class Trainer:
             for name, tensor in self.first_weights.items()
         }
 
-    def distributions(self, request: GenerateRequest, response: Response) -> torch.Tensor:
+    def distributions(self, request, response):
         """Log-probabilities of every word at each sampled position."""
         pictures = [Image.open(io.BytesIO(png)) for png in request.images]
         inputs = self._images(images=pictures, return_tensors="pt")
@@ -100,29 +95,11 @@ class Trainer:
         logits[:, list(self.chat.forbidden_ids)] = -torch.inf
         return torch.log_softmax(logits / (request.sampling.temperature or 1.0), dim=-1)
 
-    def gap(self, request: GenerateRequest, response: Response) -> float:
+    def gap(self, request, response):
         """The largest difference between the response's log-probabilities and ours."""
         ours = self.distributions(request, response)
         chosen = ours.gather(1, torch.tensor(response.token_ids)[:, None])[:, 0]
         return float((chosen - torch.tensor(response.logprobs)).abs().max())
-
-
-LOOP = BackgroundLoop("tests of engines")
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns on the one loop of all engines of the tests, as a run has one; blocks."""
-    LOOP.start()
-    return LOOP.run(coroutine)
-
-
-def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
-    """The results of coroutines that ran at the same time."""
-
-    async def gather() -> list[Any]:
-        return list(await asyncio.gather(*coroutines))
-
-    return run(gather())
 
 
 OTHERS = {"qwen3_vl": "tiny_qwen3", "qwen3_5": "tiny_qwen35"}
@@ -131,41 +108,55 @@ OTHERS = {"qwen3_vl": "tiny_qwen3", "qwen3_5": "tiny_qwen35"}
 @pytest.fixture(
     scope="session", params=["qwen2_5_vl", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
 )
-def tiny_model(request: pytest.FixtureRequest, tiny_model: Path) -> Path:
+def tiny_model(request, tiny_model):
     """The tiny model of each family, in the place of that which other tests have."""
     directory: Path = request.getfixturevalue(OTHERS[request.param]) if request.param in OTHERS else tiny_model
     return directory
 
 
-def on_a_cpu_by_vllm(path: Path) -> None:
+@pytest.fixture
+def start(tiny_model, closing):
+    """Starts an engine of a class, alone or in an actor, which is closed when the test ends."""
+
+    def make(engine=VllmEngine, path=tiny_model, *, fleet=False, **options):
+        if engine is not HfEngine:
+            on_a_cpu_by_vllm(path)
+            options = {"max_images": 4, "kv_cache_gb": 0.125} | options
+        make_engine = partial(engine, path, max_model_len=512, **options)
+        return closing(FleetEngine(make_engine) if fleet else make_engine())
+
+    return make
+
+
+def on_a_cpu_by_vllm(path):
     """Skip a test of vLLM in float32 where it has no kernel for a model."""
     if not torch.cuda.is_available() and is_recurrent(path):
         pytest.skip("vLLM's kernel of Gated DeltaNet for a CPU takes bfloat16 alone, and no LoRA")
 
 
 @pytest.fixture(scope="session")
-def chat(tiny_model: Path) -> ChatTokenizer:
+def chat(tiny_model):
     return ChatTokenizer(tiny_model)
 
 
 @pytest.fixture(scope="session")
-def questions(chat: ChatTokenizer) -> Questions:
+def questions(chat):
     return Questions(chat)
 
 
 @pytest.fixture(scope="session")
-def _trainer(tiny_model: Path) -> Trainer:
+def _trainer(tiny_model):
     return Trainer(tiny_model)
 
 
 @pytest.fixture
-def trainer(_trainer: Trainer) -> Iterator[Trainer]:
+def trainer(_trainer):
     yield _trainer
     _trainer.load(_trainer.first_weights)
 
 
 @pytest.fixture(scope="module")
-def one_ray() -> Iterator[None]:
+def one_ray():
     """One Ray for all fleets of a file, each of which would start its own: that takes seconds."""
     RAY.acquire().result()
     yield
@@ -173,11 +164,11 @@ def one_ray() -> Iterator[None]:
 
 
 @pytest.fixture
-def closing() -> Iterator[Callable[[Any], Any]]:
+def closing():
     """Closes every engine passed to it when the test ends."""
     engines: list[Any] = []
 
-    def remember(engine: Any) -> Any:
+    def remember(engine):
         engines.append(engine)
         return engine
 

@@ -4,18 +4,13 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import ray
 import torch
-from torch import Tensor
 
 from arpo.errors import EngineError, EngineGoneError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
-from arpo.inference.fleet import FleetEngine
 from arpo.inference.remote import errors_of_ours
 
 KILLS = 13
@@ -32,7 +27,7 @@ class Gated:
     It leaves a file for each thing that begins, and a line in `answers` for each request that it answers.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         self.total = 0.0
         self.version = 0
@@ -44,11 +39,11 @@ class Gated:
         if (directory / "no_more_starts").exists():
             raise EngineGoneError("scripted not to start")
 
-    def note(self, event: str) -> None:
+    def note(self, event):
         with (self.directory / "events").open("a") as file:
             file.write(f"{time.monotonic()} {os.getpid()} {event}\n")
 
-    async def generate(self, request: GenerateRequest) -> Response:
+    async def generate(self, request):
         what, *number = request.prompt_ids
         if what == KILLS:
             os._exit(1)
@@ -65,13 +60,13 @@ class Gated:
         self.note(f"answered {request.sampling.seed} by {self.version}")
         return Response((os.getpid(),), (self.total,), "stop", self.version)
 
-    def first(self, what: str) -> bool:
+    def first(self, what):
         """Whether it happens to this engine, and to none before."""
         first = not (self.directory / what).exists()
         (self.directory / what).touch()
         return first
 
-    async def wait(self, name: str, seed: int) -> None:
+    async def wait(self, name, seed):
         try:
             while not (self.directory / name).exists():
                 self.steps += not self.wedged
@@ -82,7 +77,7 @@ class Gated:
             self.note(f"cancelled {seed}")
             raise
 
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    async def update_weights(self, tensors, version):
         self.note(f"loads {version}")
         if (self.directory / "die_in_load").exists():
             (self.directory / "die_in_load").unlink()
@@ -96,49 +91,56 @@ class Gated:
         self.version = version
         self.note(f"loaded {version}")
 
-    async def sleep(self) -> None:
+    async def sleep(self):
         self.note("sleeps")
 
-    def counters(self) -> dict[str, float]:
+    def counters(self):
         return {"engine/steps": float(self.steps), "engine/prompt_tokens": 4.0, "engine/cached_prompt_tokens": 3.0}
 
-    async def close(self) -> None:
+    async def close(self):
         self.dead = True
         await asyncio.sleep(0.2)  # an engine takes a while, in which its requests fail
 
 
-def events(directory: Path, word: str = "") -> list[tuple[float, int, str]]:
+def events(directory, word=""):
     """Time, process and text of everything that began with this word."""
     lines = (directory / "events").read_text().splitlines() if (directory / "events").exists() else []
     parsed = [line.split(" ", 2) for line in lines]
     return [(float(at), int(pid), event) for at, pid, event in parsed if event.startswith(word)]
 
 
-def ask(seed: int, *prompt: int, conversation: str = "") -> GenerateRequest:
-    """A request that its seed names."""
+def ask(seed, *prompt, conversation=""):
     return GenerateRequest(prompt or (1,), (), Sampling(seed=seed), conversation)
 
 
-def weights(value: float) -> Iterator[tuple[str, Tensor]]:
+def weights(value):
     yield "weight", torch.full((4,), value)
 
 
-async def seen(directory: Path, word: str, count: int = 1, timeout_s: float = 60) -> list[tuple[float, int, str]]:
-    """Wait until something has happened so often."""
+async def until(condition, timeout_s=120):
     async with asyncio.timeout(timeout_s):
-        while len(found := events(directory, word)) < count:
-            await asyncio.sleep(0.005)
-    return found
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
-async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
+async def seen(directory, word, count=1):
+    """Wait until something has happened so often."""
+    await until(lambda: len(events(directory, word)) >= count, 60)
+    return events(directory, word)
+
+
+async def asked(fleet, directory, seed=1, conversation="a"):
+    """A request that waits in a replica for the file `open_7`, and the replica's process."""
+    request = asyncio.create_task(fleet.generate(ask(seed, 1, 7, conversation=conversation)))
+    return request, (await seen(directory, f"asked {seed}"))[0][1]
+
+
+async def whole(fleet, replicas=2):
     """Wait until every replica serves."""
-    async with asyncio.timeout(120):
-        while len(fleet._router.open) < replicas:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(fleet._router.open) >= replicas)
 
 
-async def ended(actor: Any) -> None:
+async def ended(actor):
     """Wait until the actor of a killed replica answers no more: its process may do so once."""
     with suppress(EngineGoneError), errors_of_ours():
         while True:
@@ -146,26 +148,22 @@ async def ended(actor: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def missed(fleet: FleetEngine, actor: Any) -> None:
+async def missed(fleet, actor):
     """Wait until the fleet knows that the actor of a replica is gone."""
-    async with asyncio.timeout(60):
-        while actor in [replica.actor for replica in fleet.replicas]:
-            await asyncio.sleep(0.02)
+    await until(lambda: actor not in [replica.actor for replica in fleet.replicas], 60)
 
 
 class Echo:
-    """Answers with the sum of the weights it has."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         sys.stderr.write("ready\n")
         self.total = 0.0
         self.version = 0
         self.asleep = False
 
-    async def generate(self, request: GenerateRequest) -> Response:
+    async def generate(self, request):
         return Response((1,), (self.total,), "stop", self.version)
 
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    async def update_weights(self, tensors, version):
         received = dict(tensors)
         assert received["bf16"].dtype == torch.bfloat16
         assert received["bf16"].shape == (2, 3)
@@ -175,20 +173,20 @@ class Echo:
 
         self.asleep = False
 
-    async def sleep(self) -> None:
+    async def sleep(self):
         self.asleep = True
 
-    def counters(self) -> dict[str, float]:
+    def counters(self):
         return {}
 
-    async def close(self) -> None:
+    async def close(self):
         """Nothing to free."""
 
 
 class Who(Echo):
     """Answers with its process, GPUs and node; can be asleep."""
 
-    async def generate(self, request: GenerateRequest) -> Response:
+    async def generate(self, request):
         await super().generate(request)
         if self.asleep:
             raise EngineError("asleep")
@@ -198,5 +196,5 @@ class Who(Echo):
 class AskedRunner(Echo):
     """Answers with the model runner that its environment asks vLLM for."""
 
-    async def generate(self, request: GenerateRequest) -> Response:
+    async def generate(self, request):
         return Response((int(os.environ["VLLM_USE_V2_MODEL_RUNNER"]),), (0.0,), "stop", self.version)

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from torch import Tensor
@@ -26,12 +26,19 @@ class ScriptedEngine:
         *,
         latency_s: float = 0.0,
         fail_every: int = 0,
+        hold: Callable[[GenerateRequest], Awaitable[object]] | None = None,
+        change: Callable[[Response], Response] = lambda response: response,
     ) -> None:
-        """Answer with the text that `respond` returns, after a while; every n-th request fails, none where n is 0."""
+        """Answer with the text that `respond` returns; every n-th request fails, none where n is 0.
+
+        Each request waits for a while and for what `hold` returns, and its response is changed on its way.
+        """
         self._chat = chat if isinstance(chat, ChatTokenizer) else ChatTokenizer(chat)
         self._respond = respond
         self._latency_s = latency_s
         self._fail_every = fail_every
+        self._hold = hold
+        self._change = change
         self._closed = False
         self.requests: list[GenerateRequest] = []
         self.policy_version = 0
@@ -49,6 +56,8 @@ class ScriptedEngine:
         self._in_flight += 1
         try:
             await asyncio.sleep(self._latency_s)
+            if self._hold is not None:
+                await self._hold(request)
         finally:
             self._in_flight -= 1
         if self._fail_every and number % self._fail_every == 0:
@@ -56,7 +65,7 @@ class ScriptedEngine:
         ids = self._chat.encode_response(self._respond(request))
         room = request.sampling.max_tokens
         reason = "stop" if len(ids) <= room else "length"
-        return Response(ids[:room], self._logprobs(request, ids[:room], version), reason, version)
+        return self._change(Response(ids[:room], self._logprobs(request, ids[:room], version), reason, version))
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Adopt the version and read the tensors to their end, as a real engine would."""

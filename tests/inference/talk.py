@@ -6,14 +6,11 @@ from collections import Counter
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from arpo.agent.prompt import Prompt
-from arpo.inference.engine import GenerateRequest, Response, Sampling
-from arpo.inference.fleet import FleetEngine
+from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.models.collate import collate
-from arpo.models.policy import Policy
-from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.models.tokenization import tokenize
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 INSTRUCTIONS = tuple(
@@ -23,24 +20,15 @@ INSTRUCTIONS = tuple(
 )
 
 
-def picture() -> bytes:
-    """A PNG of 112 x 112 pixels of which every patch says something else."""
-    buffer = io.BytesIO()
-    Image.linear_gradient("L").resize((112, 112)).convert("RGB").save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def questions(chat: ChatTokenizer, max_tokens: int) -> list[GenerateRequest]:
+def questions(chat, max_tokens):
     """One picture, several instructions, each with a seed of its own."""
-    prompt, png = Prompt.compact(), picture()
-    return [
-        GenerateRequest(chat.first_prompt(prompt.messages(text)), (png,), Sampling(1.0, max_tokens, seed))
-        for seed, text in enumerate(INSTRUCTIONS)
-    ]
+    prompt, buffer = Prompt.compact(), io.BytesIO()
+    Image.linear_gradient("L").resize((112, 112)).convert("RGB").save(buffer, "PNG")  # no two patches are alike
+    pngs, ids = (buffer.getvalue(),), [chat.first_prompt(prompt.messages(text)) for text in INSTRUCTIONS]
+    return [GenerateRequest(each, pngs, Sampling(1.0, max_tokens, seed)) for seed, each in enumerate(ids)]
 
 
-def trajectory_of(request: GenerateRequest, response: Response) -> Trajectory:
-    """A question with one picture, and its response."""
+def trajectory_of(request, response):
     (png,) = request.images
     key = screenshot_key(png)
     width, height = Image.open(io.BytesIO(png)).size
@@ -48,7 +36,7 @@ def trajectory_of(request: GenerateRequest, response: Response) -> Trajectory:
     return Trajectory("asked", "asked", "", "", 0, (step,), Outcome.MAX_STEPS, 0.0, 0.0, {key: png})
 
 
-def trainer_logprobs(policy: Policy, request: GenerateRequest, response: Response) -> Tensor:
+def trainer_logprobs(policy, request, response):
     """The policy's log-probabilities of the tokens of an answer to a question with one picture."""
     trajectory = trajectory_of(request, response)
     batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
@@ -57,11 +45,9 @@ def trainer_logprobs(policy: Policy, request: GenerateRequest, response: Respons
     return output.logprobs[output.mask]
 
 
-async def ask_each(fleet: FleetEngine, request: GenerateRequest) -> list[Response]:
-    """The answer of every replica."""
+async def ask_each(fleet, request):
     return list(await asyncio.gather(*(replica.ask(request) for replica in fleet.replicas)))
 
 
-async def pulses(fleet: FleetEngine) -> list[Counter[str]]:
-    """The counters of every replica's engine."""
+async def pulses(fleet):
     return [Counter(await replica.actor.pulse.remote()) for replica in fleet.replicas]

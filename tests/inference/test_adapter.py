@@ -1,43 +1,21 @@
 """LoRA on its way to the engine: the adapter arrives as it was trained, each version in the place of the last."""
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
 from arpo.errors import WeightSyncError
 from arpo.inference.engine import Response
 from arpo.inference.hf import HfEngine
+from arpo.inference.vllm import VllmEngine
 from arpo.models.collate import collate
 from arpo.models.lora import adapter_tensors, merged_weights
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import tokenize
-from tests.inference.conftest import Questions, Trainer, on_a_cpu_by_vllm, run, together
+from tests.inference.loop import run, together
 from tests.inference.talk import questions, trainer_logprobs, trajectory_of
 
-MAX_MODEL_LEN = 512
 
-
-@pytest.fixture
-def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]:
-    def make(name: str, **options: Any) -> Any:
-        if name == "hf":
-            return closing(HfEngine(tiny_model, max_model_len=MAX_MODEL_LEN, **options))
-        from arpo.inference.fleet import FleetEngine
-        from arpo.inference.vllm import VllmEngine
-
-        on_a_cpu_by_vllm(tiny_model)
-        options = {"max_num_seqs": 8, "max_images": 4, "kv_cache_gb": 0.125, "lora_rank": 4} | options
-        vllm = partial(VllmEngine, tiny_model, max_model_len=MAX_MODEL_LEN, **options)
-        return closing(FleetEngine(vllm) if name == "fleet" else vllm())
-
-    return make
-
-
-def adapter(path: Path, seed: int, rank: int = 4, dtype: str = "float32") -> Policy:
+def adapter(path, seed, rank=4, dtype="float32"):
     """A policy whose update is large enough to see."""
     policy = Policy(path, dtype=dtype, train_vision=False, lora=LoraSettings(rank, alpha=2 * rank))
     generator = torch.Generator().manual_seed(seed)
@@ -49,17 +27,15 @@ def adapter(path: Path, seed: int, rank: int = 4, dtype: str = "float32") -> Pol
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("engine", "options"),
     [
-        "hf",
-        pytest.param("vllm", marks=pytest.mark.engine),
-        pytest.param("fleet", marks=[pytest.mark.ray, pytest.mark.long]),
+        (HfEngine, {}),
+        pytest.param(VllmEngine, {"lora_rank": 4}, marks=pytest.mark.engine),
+        pytest.param(VllmEngine, {"lora_rank": 4, "fleet": True}, marks=[pytest.mark.ray, pytest.mark.long]),
     ],
 )
-def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before_is_forgotten(
-    start: Callable[..., Any], tiny_model: Path, questions: Questions, trainer: Trainer, name: str
-) -> None:
-    engine = start(name)
+def test_every_version_of_an_adapter_answers_as_the_trainer_s(start, tiny_model, questions, trainer, engine, options):
+    engine = start(engine, **options)
     requests = [questions.ask(n, images=1 + n, seed=n) for n in range(3)]
     together(*(engine.generate(request) for request in requests))  # fills every cache there is, with the base
     for version in (1, 2, 3):
@@ -72,7 +48,7 @@ def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before
         assert {response.policy_version for response in responses} == {version}
 
 
-def mean_gap(policy: Policy, engine: Any) -> float:
+def mean_gap(policy, engine):
     """The mean distance of the log-probabilities of engine and trainer over a few hundred tokens."""
     requests = questions(policy.chat, 16)
     gaps = []
@@ -81,7 +57,7 @@ def mean_gap(policy: Policy, engine: Any) -> float:
     return float(torch.cat(gaps).mean())
 
 
-def one_step(path: Path, rate: float) -> Policy:
+def one_step(path, rate):
     """A policy in bfloat16 after the first step of its adapter of rank 32."""
     policy = Policy(path, dtype="bfloat16", train_vision=False, lora=LoraSettings(rank=32, alpha=64.0))
     optimizer = torch.optim.AdamW([each for each in policy.parameters() if each.requires_grad], lr=rate)
@@ -96,17 +72,15 @@ def one_step(path: Path, rate: float) -> Policy:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within_a_hundredth(
-    start: Callable[..., Any], tiny_model: Path
-) -> None:
+def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within_a_hundredth(start, tiny_model):
     """Merged into bfloat16 weights, nearly all of it would be lost."""
     policy = one_step(tiny_model, rate=1e-5)
-    engine = start("vllm", dtype="bfloat16", lora_rank=32)
+    engine = start(dtype="bfloat16", lora_rank=32)
     assert mean_gap(policy, engine) <= 0.05
     run(engine.update_weights(policy.checkpoint_tensors(), 1))
     assert engine._engine.list_loras() == {1}
 
-    def applied(worker: Any) -> torch.Tensor:
+    def applied(worker):
         manager = worker.model_runner.lora_manager._adapter_manager
         layer = manager.modules["language_model.model.layers.0.self_attn.o_proj"]
         slot = manager.lora_index_to_id.index(1)
@@ -126,14 +100,14 @@ def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_an_engine_for_adapters_refuses_all_weights(start: Callable[..., Any], tiny_model: Path) -> None:
-    engine = start("vllm")
+def test_an_engine_for_adapters_refuses_all_weights(start, tiny_model):
+    engine = start(lora_rank=4)
     with pytest.raises(WeightSyncError, match="lora_rank=4 takes adapters, got all weights"):
         run(engine.update_weights(Policy(tiny_model).checkpoint_tensors(), 1))
 
 
-def test_an_adapter_that_does_not_fit_the_model_is_refused(start: Callable[..., Any], tiny_model: Path) -> None:
-    engine = start("hf")
+def test_an_adapter_that_does_not_fit_the_model_is_refused(start, tiny_model):
+    engine = start(HfEngine)
     sent = (name for name, _ in adapter(tiny_model, seed=0).checkpoint_tensors())
     name = next(name for name in sent if name.endswith("layers.0.self_attn.q_proj.lora_A.weight"))
     with pytest.raises(WeightSyncError, match=r"q_proj.lora_A.weight' is \(4, 100\), '.*weight' of the model is"):

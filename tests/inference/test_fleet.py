@@ -4,34 +4,32 @@ import asyncio
 import gc
 import random
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from threading import Lock
 
 import pytest
 import ray
 import torch
-from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RAY
 from arpo.host.trial import on_trial
-from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
-from arpo.inference.fleet import FleetEngine, Sync
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.fleet import FleetEngine
 from arpo.inference.hf import HfEngine
 from arpo.inference.remote import Snapshot
-from tests.inference.conftest import Questions, Trainer, on_a_cpu_by_vllm, run, screenshot, together
-from tests.inference.gated import Echo, Who, ended, missed, whole
+from tests.inference.conftest import on_a_cpu_by_vllm, screenshot
+from tests.inference.gated import Echo, Who, ask, ended, missed, until, whole
+from tests.inference.loop import run, together
 from tests.inference.talk import ask_each, pulses
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
-ASK = GenerateRequest((1,), (), Sampling())
+ASK = ask(0)
 
 
-def weights() -> Iterator[tuple[str, Tensor]]:
+def weights():
     yield "bf16", torch.full((2, 3), 0.5, dtype=torch.bfloat16)
     yield "scalar", torch.tensor(4.0)
     # Two of 40 MB fill more than one bucket.
@@ -39,7 +37,7 @@ def weights() -> Iterator[tuple[str, Tensor]]:
     yield "transposed", torch.ones(2**11, 5 * 2**10).T
 
 
-def test_weights_of_any_type_and_size_arrive() -> None:
+def test_weights_of_any_type_and_size_arrive():
     engine = FleetEngine(Echo)
     run(engine.update_weights(weights(), 3))
     response = run(engine.generate(ASK))
@@ -50,75 +48,59 @@ def test_weights_of_any_type_and_size_arrive() -> None:
     run(engine.close())
 
 
-def test_what_the_engines_write_is_in_a_file(tmp_path: Path) -> None:
+def test_what_the_engines_write_is_in_a_file_and_a_folder_that_another_node_lacks_costs_no_engine(tmp_path):
     log = tmp_path / "engines.log"
     run(FleetEngine(Echo, replicas=2, log=str(log)).close())
     assert log.read_text(encoding="utf-8").count("ready") == 2
-
-
-def test_a_folder_that_another_node_lacks_costs_no_engine(tmp_path: Path) -> None:
     run(FleetEngine(Echo, log=str(tmp_path / "nowhere" / "engines.log")).close())
 
 
-def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once() -> None:
+async def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once():
     fleet = FleetEngine(Echo)
     users = RAY._users
-
-    async def scene() -> None:
-        await asyncio.gather(fleet.close(), fleet.close())
-
-    run(scene())
+    await asyncio.gather(fleet.close(), fleet.close())
     assert RAY._users == users - 1
 
 
 @pytest.mark.long
-def test_an_engine_that_refuses_its_arguments_says_so(tiny_model: Path) -> None:
+def test_an_engine_that_refuses_its_arguments_says_so(tiny_model):
     with pytest.raises(ConfigError, match="max_batch"):
         FleetEngine(lambda: HfEngine(tiny_model, max_batch=0))
 
 
-def no_engine() -> InferenceEngine:
+def no_engine():
     error = RuntimeError("unknown quantization fp0")
     error.args += (Lock(),)  # which cannot be sent to another process
     raise error
 
 
-def test_an_error_of_a_library_at_the_start_is_one_sentence_of_ours() -> None:
+def test_an_error_of_a_library_at_the_start_is_one_sentence_of_ours():
     with pytest.raises(EngineError, match=r"did not start in its Ray actor: RuntimeError: .*unknown quantization fp0"):
         FleetEngine(no_engine)
 
 
-def test_more_gpus_than_there_are_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"want 99 GPUs.*or set num_gpus=0"):
-        FleetEngine(Echo, num_gpus=99)
-
-
-def test_gpus_that_this_machine_lacks_are_missed_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="want 99 GPUs"), on_trial():
+def test_gpus_that_this_machine_lacks_are_missed_before_ray_starts(monkeypatch):
+    with pytest.raises(ConfigError, match=r"want 99 GPUs.*or set num_gpus=0"), on_trial():
         FleetEngine(Echo, num_gpus=99)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with on_trial():
         FleetEngine(Echo, num_gpus=99)  # Ray knows what the cluster has
 
 
-def named(conversation: str, *prompt: int) -> GenerateRequest:
-    return GenerateRequest(prompt or (1,), (), Sampling(), conversation)
-
-
 @pytest.fixture(scope="module")
-def two() -> Iterator[FleetEngine]:
+def two():
     fleet = FleetEngine(Who, replicas=2)
     yield fleet
     run(fleet.close())
 
 
-def pid(response: Response) -> int:
+def pid(response):
     return response.token_ids[-1]
 
 
-def test_an_episode_stays_with_its_replica_and_every_replica_is_counted(two: FleetEngine) -> None:
+def test_an_episode_stays_with_its_replica_and_every_replica_is_counted(two):
     before = two.counters()
-    first, other, again = (pid(together(two.generate(named(name)))[0]) for name in ("a", "b", "a"))
+    first, other, again = (pid(together(two.generate(ask(0, conversation=name)))[0]) for name in ("a", "b", "a"))
     assert first == again != other
     grown = {name: value - before.get(name, 0) for name, value in two.counters().items()}
     assert grown["engine/replica_0/requests"] == 2
@@ -126,17 +108,15 @@ def test_an_episode_stays_with_its_replica_and_every_replica_is_counted(two: Fle
     assert grown["engine/replica_0/in_flight_s"] > 0 <= grown["engine/replica_0/waiting_s"]
 
 
-def test_the_bytes_of_an_update_are_written_once_for_all_replicas(
-    two: FleetEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bytes_of_an_update_are_written_once_for_all_replicas(two, monkeypatch):
     events: list[object] = []
     put = ray.put
 
-    def counted(value: object) -> object:
+    def counted(value):
         events.append("put")
         return put(value)
 
-    def read() -> Iterator[tuple[str, Tensor]]:
+    def read():
         for name, tensor in weights():
             events.append(name)
             yield name, tensor
@@ -151,16 +131,14 @@ def test_the_bytes_of_an_update_are_written_once_for_all_replicas(
 
 
 class Bucket:
-    """What stands for a bucket in the object store."""
+    """A bucket in the object store."""
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_a_store_without_room_for_the_weights_says_so_and_keeps_none_of_them(
-    monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_a_store_without_room_for_the_weights_says_so_and_keeps_none_of_them(monkeypatch, room):
     written: list[weakref.ref[Bucket]] = []
 
-    def put(value: object) -> Bucket:
+    def put(value):
         if len(written) == room:
             raise ray.exceptions.OutOfDiskError("the disk of the store is full")
         bucket = Bucket()
@@ -174,7 +152,7 @@ def test_a_store_without_room_for_the_weights_says_so_and_keeps_none_of_them(
     assert [bucket() for bucket in written] == [None] * room
 
 
-def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) -> None:
+def test_every_replica_sleeps_and_is_woken_by_the_next_update(two):
     run(two.sleep())
     for replica in two.replicas:
         with pytest.raises(EngineError, match="asleep"):
@@ -184,30 +162,26 @@ def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) 
 
 
 @pytest.mark.long
-def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_nor_end_and_comes_back() -> None:
+async def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_nor_end_and_comes_back():
     fleet = FleetEngine(Who, replicas=2)
-
-    async def scene() -> None:
-        await fleet.update_weights(weights(), 1)
-        for work in (fleet.sleep, partial(fleet.update_weights, weights(), 2)):
-            dead = fleet.replicas[0].actor
-            ray.kill(dead)  # unknown to the fleet
-            await ended(dead)
-            await work()
-            await missed(fleet, dead)
-        await whole(fleet)
-        assert [reply.policy_version for reply in await ask_each(fleet, ASK)] == [2, 2]
-        fleet.replicas[0].kill()
-        await fleet.close()
-
-    run(scene())
+    await fleet.update_weights(weights(), 1)
+    for work in (fleet.sleep, partial(fleet.update_weights, weights(), 2)):
+        dead = fleet.replicas[0].actor
+        ray.kill(dead)  # unknown to the fleet
+        await ended(dead)
+        await work()
+        await missed(fleet, dead)
+    await whole(fleet)
+    assert [reply.policy_version for reply in await ask_each(fleet, ASK)] == [2, 2]
+    fleet.replicas[0].kill()
+    await fleet.close()
     assert 1 <= fleet.counters()["engine/restarts"] <= 3
 
 
-def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(two: FleetEngine) -> None:
+def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(two):
     held: list[int] = []
 
-    def read() -> Iterator[tuple[str, Tensor]]:
+    def read():
         held.extend(known.version for known in gc.get_objects() if type(known) is Snapshot)
         yield from weights()
 
@@ -216,20 +190,15 @@ def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(tw
     assert 41 not in held
 
 
-async def an_answer_of(version: int, answered: list[tuple[GenerateRequest, Response]]) -> None:
-    """Wait until some request was answered by this version."""
-    async with asyncio.timeout(120):
-        while all(response.policy_version != version for _, response in answered):
-            await asyncio.sleep(0.02)
+async def an_answer_of(version, answered):
+    await until(lambda: any(response.policy_version == version for _, response in answered))
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize("sync", ["global", "rolling"])
-def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
-    tiny_model: Path, questions: Questions, trainer: Trainer, sync: Sync
-) -> None:
+async def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(tiny_model, questions, trainer, sync):
     """Conversations with screenshots go on all the time, so that every cache is full when weights change."""
     from arpo.inference.vllm import VllmEngine
 
@@ -240,29 +209,25 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
     weights = [trainer.first_weights, trainer.changed(1), trainer.changed(2)]
     answered: list[tuple[GenerateRequest, Response]] = []
 
-    async def talk(name: str, until: asyncio.Event) -> None:
+    async def talk(name, until):
         number = 0
         while not until.is_set():
             request = questions.ask(number % 3, images=1 + number % 2, seed=number)
             answered.append((request, await fleet.generate(replace(request, conversation=name))))
             number += 1
 
-    async def scene() -> list[list[float]]:
-        until, gaps = asyncio.Event(), []
-        talks = [asyncio.create_task(talk(name, until)) for name in "abc"]
-        for version in (1, 2):
-            await an_answer_of(version - 1, answered)
-            trainer.load(weights[version])
-            await fleet.update_weights(weights[version].items(), version)
-            await fleet.wait_until_idle()
-            for request in probes:
-                gaps.append([trainer.gap(request, response) for response in await ask_each(fleet, request)])
-        await an_answer_of(2, answered)
-        until.set()
-        await asyncio.gather(*talks)
-        return gaps
-
-    gaps = run(scene())
+    until, gaps = asyncio.Event(), []
+    talks = [asyncio.create_task(talk(name, until)) for name in "abc"]
+    for version in (1, 2):
+        await an_answer_of(version - 1, answered)
+        trainer.load(weights[version])
+        await fleet.update_weights(weights[version].items(), version)
+        await fleet.wait_until_idle()
+        for request in probes:
+            gaps.append([trainer.gap(request, response) for response in await ask_each(fleet, request)])
+    await an_answer_of(2, answered)
+    until.set()
+    await asyncio.gather(*talks)
     assert [len(found) for found in gaps] == [2] * 16
     assert max(map(max, gaps)) < 1e-4
     for version in (0, 1, 2):  # no response of mixed or unknown weights
@@ -270,18 +235,16 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
         of_version = [pair for pair in answered if pair[1].policy_version == version]
         assert of_version
         assert max(trainer.gap(*pair) for pair in of_version) < 1e-4
-    for figures in run(pulses(fleet)):
+    for figures in await pulses(fleet):
         assert figures["engine/cached_prompt_tokens"] > 0
         assert figures["engine/cached_pictures"] < figures["engine/pictures"]
-    run(fleet.close())
+    await fleet.close()
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.engine
-def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_replicas_does(
-    tiny_model: Path, questions: Questions
-) -> None:
+async def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_moving_does(tiny_model, questions):
     """Eight episodes of eight screenshots, which come back from their desktops in another order at every step."""
     from arpo.inference.vllm import VllmEngine
 
@@ -291,7 +254,7 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
 
     chat = questions.chat
 
-    def step(episode: int, screenshots: int) -> GenerateRequest:
+    def step(episode, screenshots):
         """A context that grows by a screenshot and a thought each time: long, for whole blocks alone are cached."""
         given = questions.ask(episode)
         ids, pictures = given.prompt_ids, [screenshot(100 * episode)]
@@ -301,10 +264,10 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
             pictures.append(screenshot(100 * episode + turn))
         return GenerateRequest(ids, tuple(pictures), Sampling(max_tokens=1))
 
-    async def computed() -> float:
+    async def computed():
         return sum(of["engine/prompt_tokens"] - of["engine/cached_prompt_tokens"] for of in await pulses(fleet))
 
-    async def play(episodes: range, stay: bool) -> float:
+    async def play(episodes, stay):
         before, shuffled = await computed(), random.Random(0)
         for screenshots in range(1, 9):
             order = shuffled.sample(episodes, len(episodes))
@@ -312,9 +275,6 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
             await asyncio.gather(*map(fleet.generate, steps))
         return await computed() - before
 
-    async def scene() -> tuple[float, float]:
-        return await play(range(8), stay=True), await play(range(8, 16), stay=False)
-
-    staying, changing = run(scene())
-    run(fleet.close())
+    staying, changing = await play(range(8), stay=True), await play(range(8, 16), stay=False)
+    await fleet.close()
     assert staying / changing <= 0.6, f"{staying:.0f} of {changing:.0f}"

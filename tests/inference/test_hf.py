@@ -1,58 +1,36 @@
 """The engine of transformers, and engines and trainer on a vision tower with windows."""
 
-import asyncio
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
-from arpo.errors import EngineError, WeightSyncError
 from arpo.inference import hf
-from arpo.inference.engine import InferenceEngine
 from arpo.inference.hf import HfEngine
+from arpo.inference.vllm import VllmEngine
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.policy import Policy
 from tests.conftest import TINY_CORPUS
-from tests.inference.conftest import Questions, Trainer, together
+from tests.inference.conftest import Questions
+from tests.inference.loop import together
 from tests.inference.talk import trainer_logprobs
 
 
-def test_deterministic_means_every_bit_whatever_else_is_in_flight(
-    tiny_model: Path, questions: Questions, closing: Any
-) -> None:
-    engine = closing(HfEngine(tiny_model, deterministic=True))
+def test_deterministic_means_every_bit_whatever_else_is_in_flight(questions, start):
+    engine = start(HfEngine, deterministic=True)
     requests = [questions.ask(n, images=1 + n % 3, seed=n) for n in range(6)]
     at_once = together(*(engine.generate(request) for request in reversed(requests)))
     one_by_one = [together(engine.generate(request))[0] for request in requests]
     assert at_once[::-1] == one_by_one
 
 
-def test_an_update_without_a_tensor_is_refused_and_the_engine_serves_no_more(
-    tiny_model: Path, questions: Questions, trainer: Trainer, closing: Any
-) -> None:
-    engine = closing(HfEngine(tiny_model))
-    weights = trainer.changed(1)
-    del weights[next(name for name in weights if name.endswith("visual.blocks.0.attn.proj.weight"))]
-    with pytest.raises(WeightSyncError, match=r"missing from the update: .*visual\.blocks\.0\.attn\.proj\.weight"):
-        asyncio.run(engine.update_weights(weights.items(), 1))
-    with pytest.raises(EngineError, match="dead"):
-        asyncio.run(engine.generate(questions.ask()))
-
-
-def test_bfloat16_answers_nearly_the_same(
-    tiny_model: Path, questions: Questions, trainer: Trainer, closing: Any
-) -> None:
-    engine = closing(HfEngine(tiny_model, dtype="bfloat16"))
+def test_bfloat16_answers_nearly_the_same(questions, trainer, start):
+    engine = start(HfEngine, dtype="bfloat16")
     request = questions.ask(1, images=3)
     (response,) = together(engine.generate(request))
     assert 1e-6 < trainer.gap(request, response) < 0.1
 
 
-def test_sampling_follows_the_distribution(
-    tiny_model: Path, questions: Questions, trainer: Trainer, closing: Any
-) -> None:
-    engine = closing(HfEngine(tiny_model, max_batch=200))
+def test_sampling_follows_the_distribution(questions, trainer, start):
+    engine = start(HfEngine, max_batch=200)
     responses = together(*(engine.generate(questions.ask(max_tokens=1, seed=seed)) for seed in range(400)))
     probabilities = trainer.distributions(questions.ask(), responses[0])[0].exp()
     # The most probable half of the words should get its share of 400 draws; three standard deviations are 0.075.
@@ -61,13 +39,11 @@ def test_sampling_follows_the_distribution(
     assert abs(drawn - float(probabilities[likely].sum())) < 0.075
 
 
-def test_the_engine_leaves_the_global_random_numbers_alone(
-    tiny_model: Path, questions: Questions, closing: Any
-) -> None:
+def test_the_engine_leaves_the_global_random_numbers_alone(questions, start):
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    engine = closing(HfEngine(tiny_model))
+    engine = start(HfEngine)
     together(engine.generate(questions.ask()))
     assert torch.equal(torch.rand(1), expected)
 
@@ -80,23 +56,15 @@ def test_a_trainer_on_the_second_gpu_has_its_engine_there(monkeypatch):
     assert hf._device() == torch.device("cuda", 1)  # by its number: the engine's thread has another current one
 
 
-def make_engine(kind: str, path: Path) -> InferenceEngine:
-    if kind == "hf":
-        return HfEngine(path)
-    from arpo.inference.vllm import VllmEngine
-
-    return VllmEngine(path, max_model_len=512, max_images=4, kv_cache_gb=0.125)
-
-
-@pytest.mark.parametrize("kind", ["hf", pytest.param("vllm", marks=[pytest.mark.engine, pytest.mark.long])])
-def test_engine_and_trainer_agree_on_windows(tmp_path: Path, kind: str, closing: Any) -> None:
+@pytest.mark.parametrize("engine", [HfEngine, pytest.param(VllmEngine, marks=[pytest.mark.engine, pytest.mark.long])])
+def test_engine_and_trainer_agree_on_windows(tmp_path, engine, start):
     path = make_tiny(tmp_path, corpus=TINY_CORPUS * 4, words=600, vision={"fullatt_block_indexes": [1]})
     policy = Policy(path)
     with torch.no_grad():  # pictures must matter: an untrained tower hardly reaches the words
         for parameter in policy.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     policy.save(path / "noisy")
-    engine = closing(make_engine(kind, path / "noisy"))
+    engine = start(engine, path / "noisy")
     requests = [Questions(policy.chat).ask(number, seed=number) for number in range(3)]
     for request, response in zip(requests, together(*map(engine.generate, requests)), strict=True):
         ours, theirs = trainer_logprobs(policy, request, response), torch.tensor(response.logprobs)

@@ -16,7 +16,7 @@ from tests.integration.runs import KEEP, Run, Smoke
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
-    """Yield a temporary directory with a short name, because the sockets of Ray lie in it."""
+    """Make a temporary directory with a short name, because the sockets of Ray lie in it."""
     directory = Path("/tmp") / secrets.token_hex(3)
     directory.mkdir(mode=0o700)
     try:

@@ -35,11 +35,7 @@ def die() -> None:
 class EngineThatDies(VllmEngine):
     """vLLM, until it is in the middle of the rollout of one policy version, or of the sync that follows on it.
 
-    Args:
-        path: As that of `VllmEngine`, with the other options.
-        during: What it is in the middle of.
-        version: Of the policy.
-        episodes: File of the episodes of that rollout that have ended.
+    `episodes` is the file of the episodes of that rollout that have ended.
     """
 
     def __init__(

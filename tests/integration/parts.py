@@ -28,6 +28,7 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.rollout.stream import RolloutCollector
 from arpo.types import Task
 from tests.inference.scripted import ScriptedEngine
+from tests.modules.conftest import quiet_trainer
 from tests.rollout.support import red_clicker
 
 Mood = Callable[[int, int], str]
@@ -112,21 +113,10 @@ def train(
     recorder = Recorder()
     injection = [ReplayInjection(ReplayBuffer()) if replay is True else replay] if replay else []
     torch.manual_seed(0)
-    trainer = L.Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         max_epochs=iterations,
-        callbacks=[
-            RolloutMetrics(),
-            *injection,
-            WeightSync(tolerance=tolerance),
-            recorder,
-            *callbacks,
-        ],
-        logger=False,
+        callbacks=[RolloutMetrics(), *injection, WeightSync(tolerance=tolerance), recorder, *callbacks],
         default_root_dir=directory,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
         num_sanity_val_steps=0,
     )
     module = GRPOModule(policy or partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), GRPO())

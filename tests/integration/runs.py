@@ -34,12 +34,9 @@ NOT_COMPARED = (
 
 
 class Run:
-    """One folder of results and the processes that wrote it, one after the other.
+    """One folder of results and the processes that wrote it, one after the other, each with the same overrides.
 
-    Args:
-        directory: The folder of the run.
-        sessions: What the runs take for the temporary directory of the machine.
-        overrides: Given at every start.
+    They take `sessions` for the temporary directory of the machine.
     """
 
     def __init__(self, directory: Path, sessions: Path, *overrides: str) -> None:
@@ -68,12 +65,10 @@ class Run:
         return self.process.wait(PATIENCE_S)
 
     def go(self, *overrides: str) -> int:
-        """Start and wait."""
         self.start(*overrides)
         return self.wait()
 
     def wait_until(self, happened: Callable[[], bool], what: str) -> None:
-        """Wait until something has happened in the running process."""
         assert self.process is not None
         deadline = time.monotonic() + PATIENCE_S
         while not happened():
@@ -95,7 +90,6 @@ class Run:
         (os.killpg if sign is signal.SIGINT else os.kill)(self.process.pid, sign)
 
     def end(self) -> None:
-        """Leave nothing running, whatever a test did."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -125,7 +119,6 @@ class Run:
         return checkpoints(self.directory / "checkpoints")
 
     def trajectories(self, iterations: Sequence[int]) -> list[Trajectory]:
-        """What was rolled out for training."""
         store = TrajectoryStore(self.directory / "trajectories")
         return [trajectory for iteration in iterations for trajectory in store.read("train", iteration)]
 
@@ -168,7 +161,6 @@ class Smoke:
 
     @property
     def iterations(self) -> int:
-        """How many it had when it ended."""
         return len(self.run.metrics) - 1
 
     def again(self, directory: Path, *overrides: str) -> Run:

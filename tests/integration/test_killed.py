@@ -24,7 +24,7 @@ LIMIT_S = 10.0
 
 @pytest.fixture
 def start(tmp_path, ending):
-    """Starts a run, with a temporary directory of its own."""
+    """Starts runs, each with a temporary directory of its own."""
     with ExitStack() as stack:
 
         def go(*overrides):

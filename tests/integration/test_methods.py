@@ -13,7 +13,7 @@ from arpo.models.policy import Policy
 from arpo.run.evaluate import policy_directory
 from arpo.run.overrides import override_of
 from arpo.run.warmstart import policy_of
-from tests.integration.runs import Smoke, assert_same_checkpoint
+from tests.integration.runs import assert_same_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -43,26 +43,15 @@ WORDS = {
 """A run each, by its words."""
 
 
-@pytest.fixture
-def runs(smoke: Smoke, tmp_path, ending):
-    """Makes a run of some words, from the policy of the smoke run."""
-
-    def of(name: str, *words: str):
-        shared = ("engine=hf", "env.backend=thread", f"iterations={ITERATIONS}")
-        return ending(smoke.again(tmp_path / name, *shared, *words))
-
-    return of
-
-
 @pytest.mark.parametrize("name", WORDS)
-def test_each_way_to_learn_goes_on_where_it_was_killed(runs, smoke, tmp_path, name):
-    words = WORDS[name].split()
+def test_each_way_to_learn_goes_on_where_it_was_killed(smoke, ending, tmp_path, name):
+    words = ["engine=hf", "env.backend=thread", f"iterations={ITERATIONS}", *WORDS[name].split()]
     if OF_ANOTHER_FAMILY in words:  # the first run makes its policy
         policy = policy_of("warmstart_fake", str(tmp_path), model=OF_ANOTHER_FAMILY.removeprefix("model="))
         words += [override_of("paths.output", str(tmp_path)), override_of("model.path", policy)]
     if "env=recorded" in words:
         words.append(f"source={smoke.policy.parent / 'demonstrations'}")
-    whole, killed = runs("whole", *words), runs("killed", *words)
+    whole, killed = (ending(smoke.again(tmp_path / name, *words)) for name in ("whole", "killed"))
     assert whole.go() == 0, whole.said
     killed.start()
     killed.wait_until(lambda: len(killed.checkpoints) == 2, "its second checkpoint")

@@ -1,19 +1,10 @@
-"""Replay and DART's curation through Trainer.fit: what makes GRPO into ARPO and what does not, and a resumed run."""
-
-import shutil
-from dataclasses import replace
-from pathlib import Path
+"""Replay and DART's curation through Trainer.fit: what makes GRPO into ARPO and what does not."""
 
 import pytest
 import torch
 
-from arpo.callbacks.replay import ReplayInjection
-from arpo.replay import ReplayBuffer
-from arpo.rollout.curation.experience import ExperiencePool
 from arpo.rollout.curation.requests import DynamicRolloutNumber, DynamicTrajectoryLength
-from arpo.rollout.hooks import RolloutCallback
-from arpo.types import Group
-from tests.integration.parts import GROUP_SIZE, SETTINGS, TASKS
+from tests.integration.parts import GROUP_SIZE, TASKS
 
 
 def at_first(version: int, seed: int) -> str:
@@ -38,13 +29,6 @@ def all_at_first(version: int, seed: int) -> str:
 
 def lost_later(version: int, seed: int) -> str:
     return "solve" if version == 0 else "wait"
-
-
-@pytest.fixture
-def expert(learn, tmp_path):
-    """The folder of trajectories that all succeeded."""
-    learn(lambda version, seed: "solve", "expert", iterations=1)
-    return tmp_path / "expert" / "trajectories"
 
 
 def test_without_replay_an_iteration_in_which_all_failed_changes_nothing(learn):
@@ -96,55 +80,3 @@ def test_an_episode_may_not_take_longer_than_the_successes_of_its_task(learn):
     rules = {"free": None, "bound": DynamicTrajectoryLength(limit=3, floor=1)}
     runs = [learn(lost_later, name, max_steps=rule) for name, rule in rules.items()]
     assert [run.metrics[1]["rollout/steps"] for run in runs] == [3.0, 1.0]  # one click solves the task
-
-
-def test_a_group_of_two_failures_learns_from_a_success_that_was_collected_beforehand(learn, expert):
-    pool = ExperiencePool([expert], TASKS)
-    injection = ReplayInjection(ReplayBuffer(replaced="none"), pool=pool, remembers=False)
-    run = learn(lambda version, seed: "fail", replay=injection, iterations=1, group_size=lambda task, record: 2)
-    (metrics,) = run.metrics
-    assert (metrics["group/size"], metrics["group/all_failed"]) == (2.0, 1.0)
-    assert metrics["replay/injected"] == len(TASKS)
-    assert metrics["train/grad_norm"] > 0
-
-
-class Record(RolloutCallback):
-    """Keeps what every iteration learned from, and writes a checkpoint after the second."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.groups = {}
-
-    def on_rollout_end(self, trainer, module, batch):
-        self.groups[batch.iteration] = list(batch.groups)
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        if trainer.current_epoch == 1:
-            trainer.save_checkpoint(self.path)
-
-
-def test_a_resumed_run_goes_on_with_the_same_numbers_and_the_same_pool(learn, expert, tmp_path):
-    def collect(folder: str, iterations: int, resume: Path | None = None) -> dict[int, list[Group]]:
-        """Go through a run with all of the curation."""
-        pool = ExperiencePool([expert], TASKS)
-        record = Record(tmp_path / f"{folder}.ckpt")
-        learn(
-            lambda version, seed: "solve" if version < 2 and seed % 4 else "fail",
-            folder,
-            replay=ReplayInjection(ReplayBuffer(replaced="none", seed=5), pool=pool, remembers=False),
-            iterations=iterations,
-            settings=replace(SETTINGS, group_size=4, max_steps=4),
-            callbacks=[record],
-            group_size=DynamicRolloutNumber(4),
-            max_steps=DynamicTrajectoryLength(limit=4, floor=1),
-            resume=resume,
-        )
-        return record.groups
-
-    whole, half = collect("whole", 5), collect("half", 2)
-    shutil.rmtree(expert)
-    assert {**half, **collect("half", 5, tmp_path / "half.ckpt")} == whole
-    assert half.keys() == {0, 1}
-    groups = [group for groups in whole.values() for group in groups]
-    assert {len(group.trajectories) - len(group.injected) for group in groups} > {4}  # some groups were smaller
-    assert any(group.injected for group in groups)

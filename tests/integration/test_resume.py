@@ -3,8 +3,7 @@
 The kill in a rollout is in `test_smoke.py`.
 
 With a lag rollouts go on while the trainer updates, and what a run learns depends on the moments at which episodes
-end; what it may not lose, and how old a step may be, does not. What a kill in a checkpoint or a sync leaves has nothing
-to do with the lag.
+end; what it may not lose, and how old a step may be, does not.
 """
 
 import signal

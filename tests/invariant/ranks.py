@@ -84,12 +84,10 @@ first."""
 
 
 def ways(case: str) -> Sequence[str]:
-    """The ways to train a case on several ranks."""
     return CASES[case].get("ways", ("ddp", "fsdp"))
 
 
 def strategy(way: str) -> Strategy | str:
-    """The strategy of a way to train."""
     if way == "one":
         return "auto"
     timeout = timedelta(seconds=60)

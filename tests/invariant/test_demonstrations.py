@@ -62,7 +62,6 @@ def read(out: Path, way: str, ranks: int) -> None:
 
 
 def read_each_way(out: Path) -> None:
-    """Read on one rank and on two."""
     for way, ranks in (("one", 1), ("ddp", 2)):
         on_ranks(ranks, read, out, way, ranks)
 

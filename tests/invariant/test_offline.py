@@ -10,10 +10,7 @@ from torch.utils.data import DataLoader
 
 from arpo.models.placement import full
 from arpo.models.policy import LoraSettings, Policy
-from arpo.modules.offline.base import OfflineModule
-from arpo.modules.offline.dpo import DPOModule
-from arpo.modules.offline.kto import KTOModule
-from arpo.modules.sft import SFTModule
+from arpo.modules.offline import DPOModule, KTOModule, OfflineModule, SFTModule
 from arpo.types import Trajectory
 from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
 from tests.invariant.running import run_alone
@@ -52,7 +49,6 @@ def train_all(model: str, batches: list[list[Trajectory]], out: str, way: str, r
 
 
 def train_each_way(model: str, batches: list[list[Trajectory]], out: str) -> None:
-    """Train every case on one rank and on several."""
     for way, ranks in WAYS:
         on_ranks(ranks, train_all, model, batches, out, way, ranks)
 

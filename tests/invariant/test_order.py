@@ -46,12 +46,9 @@ def test_micro_batches_of_any_size_give_the_same_gradient(gradient, groups, opti
         same(gradient(groups, micro_batch_tokens=tokens, **options), whole)
 
 
-def test_the_order_of_groups_does_not_matter(gradient, groups):
-    same(gradient(groups[::-1]), gradient(groups))
-
-
-def test_the_order_of_trajectories_in_a_group_does_not_matter(gradient, groups):
+def test_the_order_of_groups_and_of_trajectories_in_a_group_does_not_matter(gradient, groups):
     turned = [replace(group, trajectories=group.trajectories[::-1]) for group in groups]
+    same(gradient(groups[::-1]), gradient(groups))
     same(gradient(turned), gradient(groups))
 
 

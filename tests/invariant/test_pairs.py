@@ -47,7 +47,6 @@ def go_on(batches, model, case, way, ranks) -> None:
 
 @pytest.fixture(scope="module")
 def models(tiny_model, tmp_path_factory):
-    """The folder of both models."""
     at = tmp_path_factory.mktemp("pairs")
     (at / "tied").symlink_to(tiny_model)
     untie(tiny_model, at / "untied")
@@ -63,7 +62,6 @@ def batches(make_group):
 
 
 def names_in(checkpoint: Path) -> set[str]:
-    """The names of the weights that a checkpoint holds."""
     if checkpoint.is_dir():
         entries = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
         return {name.removeprefix("weights.") for name in entries if name.startswith("weights.")}

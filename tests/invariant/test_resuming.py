@@ -99,15 +99,12 @@ def directory(batches, tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def otherwise(directory, batches, tiny_model):
-    """The same folder with what goes on in other ways."""
     run_alone(go_on_otherwise, tiny_model, batches, directory)
     return directory
 
 
 @pytest.fixture(scope="module")
 def end(directory):
-    """The weights that a way of going on ended with."""
-
     def of(name: str, ranks: int = 2) -> dict[str, torch.Tensor]:
         result = torch.load(f"{directory / name}.arpo.fsdp{ranks}.0", weights_only=True)
         assert result["version"] == 5

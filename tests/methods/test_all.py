@@ -79,14 +79,10 @@ def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(nam
                 assert numbers.dtype == torch.float32
                 assert torch.isfinite(numbers).all()
             assert (credit.returns is not None) == method.needs.values
-    turned = [
-        replace(
-            each,
-            trajectories=each.trajectories[::-1],
-            injected=tuple(len(each.trajectories) - 1 - i for i in each.injected),
-        )
-        for each in reversed(groups)
-    ]
+    turned = []
+    for each in reversed(groups):
+        injected = tuple(len(each.trajectories) - 1 - place for place in each.injected)
+        turned.append(replace(each, trajectories=each.trajectories[::-1], injected=injected))
     again = method.credits(turned, scores_of(turned) if method.needs.scores else None)
     for row, other in zip(credits, reversed(again), strict=True):
         for credit, same in zip(row, reversed(other), strict=True):
@@ -134,7 +130,6 @@ def test_what_replay_puts_into_a_failed_group_earns_the_most_in_it(name):
 
 REFUSED = [
     (C3PO, {"budget": 0}, "budget must be at least 1, got 0"),
-    (C3PO, {"over": "keep"}, "over must be 'drop' or 'truncate', got 'keep'"),
     (C3PO, {"aggregation": "sequence"}, "aggregation must be token"),
     (C3PO, {"kl_coefficient": 0.1}, "kl_coefficient must be 0"),
     (C3PO, {"entropy_coefficient": 0.1}, "entropy_coefficient must be 0"),
@@ -142,7 +137,6 @@ REFUSED = [
     (CISPO, {"dual_clip": 6.0}, "dual_clip=6.0"),
     (CISPO, {"level": "sequence"}, "level=sequence"),
     (CISPO, {"clip_low": 1.1}, "clip_low must be at most 1, got 1.1"),
-    (ComputerRL, {"std": "both"}, "std must be 'none', 'sample' or 'population', got 'both'"),
     (ComputerRL, {"format_weight": 0.5}, "parse earns nothing"),
     (DigiRL, {"discount": 1.5}, "discount must be at most 1, got 1.5"),
     (DigiRL, {"discount": -0.1}, "discount must be at least 0, got -0.1"),
@@ -151,28 +145,18 @@ REFUSED = [
     (Distillation, {"reward_weight": -1.0}, "reward_weight must be at least 0"),
     (GiGPO, {"discount": 1.1}, "discount must be at most 1"),
     (GiGPO, {"step_weight": -1.0}, "step_weight must be at least 0"),
-    (GiGPO, {"std": "both"}, "std must be 'none', 'sample' or 'population', got 'both'"),
-    (GiGPO, {"episode_mean": "all"}, "episode_mean must be 'steps' or 'trajectories', got 'all'"),
     (GRPO, {"imitation": math.inf}, "imitation must be a finite number, got inf"),
     (GRPO, {"kl_coefficient": math.nan}, "kl_coefficient must be a finite number, got nan"),
     (GRPO, {"kl_coefficient": -0.1}, "kl_coefficient must be at least 0, got -0.1"),
     (GRPO, {"entropy_coefficient": -0.1}, "entropy_coefficient must be at least 0, got -0.1"),
     (GRPO, {"clip_low": -0.1}, "clip_low must be at least 0, got -0.1"),
     (GRPO, {"clip_high": math.inf}, "clip_high must be a finite number, got inf"),
-    (GRPO, {"dual_clip": 1.2}, r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got 1.2"),
-    (GRPO, {"correction": "tis"}, "correction must be 'none', 'tis_token', .*, got 'tis'"),
-    (GRPO, {"correction": "icepop", "correction_band": (2.0, 3.0)}, "0 <= low <= 1 <= high"),
     (GRPO, {"high_entropy_steps": 0.0}, "high_entropy_steps must be above 0, got 0.0"),
     (GRPO, {"high_entropy_steps": 1.1}, "high_entropy_steps must be at most 1, got 1.1"),
     (GRPO, {"format_weight": -1.0}, "format_weight must be at least 0, got -1.0"),
-    (GRPO, {"std": "biased"}, "std must be 'sample' or 'population', got 'biased'"),
-    (GRPO, {"estimator": "ppo"}, "estimator must be 'grpo', .*, got 'ppo'"),
-    (GRPO, {"level": "word"}, "level must be 'token' or 'sequence', got 'word'"),
-    (GRPO, {"aggregation": "mean"}, "aggregation must be 'sequence', .*, got 'mean'"),
     (GRPO, {"aggregation": "dr_grpo"}, "belongs to aggregation=dr_grpo"),
     (GRPO, {"aggregation": "dr_grpo", "dr_grpo_length": 0}, "dr_grpo_length must be at least 1, got 0"),
     (GRPO, {"dr_grpo_length": 5}, "belongs to aggregation=dr_grpo"),
-    (GRPO, {"kl": "k9"}, "kl must be 'k1', 'abs', 'k2' or 'k3', got 'k9'"),
     (PPO, {"discount": 1.5}, "discount must be at most 1"),
     (PPO, {"gae_lambda": 1.5}, "gae_lambda must be at most 1"),
     (ShortestPath, {"shortening": -0.1}, "shortening must be at least 0"),

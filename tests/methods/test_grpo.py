@@ -51,10 +51,12 @@ def test_every_option_has_its_work_in_the_advantages(make_group, options, expect
     assert found.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_imitation_teaches_a_group_in_which_all_succeed(make_group):
+def test_imitation_teaches_a_group_in_which_all_succeed_and_one_of_a_single_episode(make_group):
     succeeded, failed = (make_group(trajectory("a", reward), trajectory("a", reward)) for reward in (1.0, 0.0))
     assert GRPO(imitation=0.5).advantages(succeeded).tolist() == [0.5, 0.5]
     assert GRPO(imitation=0.5).advantages(failed).tolist() == [0.0, 0.0]
+    assert not GRPO().allows_single_episode_groups
+    assert GRPO(imitation=0.1).allows_single_episode_groups
 
 
 @pytest.mark.parametrize(
@@ -75,11 +77,6 @@ def test_every_option_has_its_work_in_the_loss(options, ratios, advantage, losse
     assert GRPO(**options).loss(terms).losses[0].tolist() == pytest.approx(losses, rel=1e-5)
 
 
-def test_a_group_of_one_teaches_by_imitation_alone():
-    assert not GRPO().allows_single_episode_groups
-    assert GRPO(imitation=0.1).allows_single_episode_groups
-
-
 def test_tokens_are_weighed_where_a_correction_is_asked_for():
     old, sampler = torch.zeros(2, 1), torch.full((2, 1), 1.0)
     mask, replayed = torch.ones(2, 1, dtype=torch.bool), torch.tensor([False, True])
@@ -88,31 +85,25 @@ def test_tokens_are_weighed_where_a_correction_is_asked_for():
     assert found.weights.flatten().tolist() == pytest.approx([math.exp(-1), 1.0])  # a replayed success counts in full
 
 
+UNPARSED = replace(trajectory("aaaa", 1.0), format_reward=-1.0)
+
+
 @pytest.mark.parametrize(
-    ("shortening", "rewards"), [(1.0, [1.0, 0.5, 0.25]), (0.5, [1.0, 0.75, 0.625]), (0.0, [1.0] * 3)]
+    ("options", "members", "rewards"),
+    [
+        ({}, [(5, 1.0), (10, 1.0), (20, 1.0)], [1.0, 0.5, 0.25]),
+        ({"shortening": 0.5}, [(5, 1.0), (10, 1.0), (20, 1.0)], [1.0, 0.75, 0.625]),
+        ({"shortening": 0.0}, [(5, 1.0), (10, 1.0), (20, 1.0)], [1.0] * 3),
+        ({}, [(1, 0.0), (2, 1.0), (4, 1.0), (1, 0.5)], [0.0, 1.0, 0.5, 0.5]),  # failures: not the shortest
+        ({}, [(2, 1.0), (4, 0.75)], [1.0, 0.375]),  # a success of partial credit is shortened too
+        ({}, [(2, 0.25), (4, 0.25)], [0.25, 0.25]),  # and a failure is not
+        ({"success_threshold": 0.2}, [(2, 0.25), (4, 0.25)], [0.25, 0.125]),
+        ({"format_weight": 0.5}, [(2, 1.0), UNPARSED], [1.0, 0.0]),  # 1/2 - 1/2: the format counts unshortened
+    ],
 )
-def test_golden_rewards_of_successes_of_5_10_and_20_steps(make_group, shortening, rewards):
-    group = make_group(*(trajectory("a" * steps, 1.0) for steps in (5, 10, 20)))
-    assert ShortestPath(shortening=shortening).rewards(group).tolist() == rewards
-
-
-def test_a_failure_is_neither_the_shortest_nor_shortened(make_group):
-    group = make_group(trajectory("a", 0.0), trajectory("aa", 1.0), trajectory("aaaa", 1.0), trajectory("a", 0.5))
-    assert ShortestPath(shortening=1.0).rewards(group).tolist() == [0.0, 1.0, 0.5, 0.5]
-
-
-def test_a_long_success_of_partial_credit_is_shortened_too_and_partial_failures_are_not(make_group):
-    group = make_group(trajectory("aa", 1.0), trajectory("aaaa", 0.75))
-    assert ShortestPath(shortening=1.0).rewards(group).tolist() == [1.0, 0.375]
-    failed = make_group(trajectory("aa", 0.25), trajectory("aaaa", 0.25))
-    assert ShortestPath(shortening=1.0).rewards(failed).tolist() == [0.25, 0.25]
-    assert ShortestPath(shortening=1.0, success_threshold=0.2).rewards(failed).tolist() == [0.25, 0.125]
-
-
-def test_what_the_parser_says_is_added_unshortened(make_group):
-    lost = replace(trajectory("aaaa", 1.0), format_reward=-1.0)
-    group = make_group(trajectory("aa", 1.0), lost)
-    assert ShortestPath(shortening=1.0, format_weight=0.5).rewards(group).tolist() == [1.0, 0.0]
+def test_golden_rewards_of_successes_by_their_steps(make_group, options, members, rewards):
+    made = [trajectory("a" * each[0], each[1]) if isinstance(each, tuple) else each for each in members]
+    assert ShortestPath(**{"shortening": 1.0} | options).rewards(make_group(*made)).tolist() == rewards
 
 
 def test_a_group_that_succeeds_as_a_whole_learns_to_be_short_and_one_that_fails_learns_nothing(make_group):
@@ -140,14 +131,9 @@ def test_golden_loss_and_gradient_of_tokens_below_in_and_above_the_clip_whatever
     found.losses.sum().backward()
     assert given.logprobs.grad.tolist()[0] == pytest.approx([-0.75, 1.0, -3.0, 1.5, 1.5, 0.0])
     averages = found.metrics.averages()
-    assert (averages["clip_fraction_low"], averages["clip_fraction_high"]) == (
-        0.2,
-        0.2,
-    )  # as in GRPO
+    assert averages["clip_fraction_low"] == averages["clip_fraction_high"] == 0.2  # as in GRPO
     assert averages["ratio_mean"] == pytest.approx(8 / 5)
-
-
-def test_there_is_no_lower_bound_unless_one_is_set_and_corrections_multiply():
+    # There is no lower bound unless one is set, and corrections multiply.
     given = terms([0.01, 9.0], [1.0, 1.0], weights=[0.5, 2.0])
     assert CISPO().loss(given).losses.tolist()[0] == pytest.approx([0.5 * 0.01 * 2, 2 * 5 * 2, 0.0])
 

@@ -118,10 +118,15 @@ def test_the_value_that_is_compared_is_that_before_the_very_first_token(make_gro
     assert surprising.advantages.all()
 
 
-def test_ties_learn_together_and_so_do_all_successes_while_the_critic_knows_nothing(make_group):
+def test_ties_learn_together_as_all_successes_do_while_the_critic_knows_nothing_and_so_does_an_episode_alone(
+    make_group,
+):
     group = make_group(*(trajectory("a", float(member < 4)) for member in range(10)))
     (credits,) = DigiRL().credits([group], said([[torch.zeros(1)] * 10]))
     assert [credit.advantages.tolist() for credit in credits] == [[1.0]] * 4 + [[0.0]] * 6
+    ((credit,),) = DigiRL().credits([make_group(trajectory("a", 1.0))], said([[torch.zeros(1)]]))
+    assert credit.advantages.tolist() == [1.0]
+    assert DigiRL().allows_single_episode_groups
 
 
 def test_where_all_failed_a_step_learns_that_leads_to_a_better_state_and_no_last_one(make_group):
@@ -132,12 +137,6 @@ def test_where_all_failed_a_step_learns_that_leads_to_a_better_state_and_no_last
     ((flat, same),) = DigiRL().credits([group], said([[torch.zeros(2)] * 2]))
     assert not flat.advantages.any()
     assert not same.advantages.any()
-
-
-def test_an_episode_alone_learns(make_group):
-    ((credit,),) = DigiRL().credits([make_group(trajectory("a", 1.0))], said([[torch.zeros(1)]]))
-    assert credit.advantages.tolist() == [1.0]
-    assert DigiRL().allows_single_episode_groups
 
 
 def test_the_loss_is_that_of_imitation_where_the_advantage_is_positive_and_a_cross_entropy():

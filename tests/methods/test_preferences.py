@@ -87,12 +87,9 @@ def test_kto_and_its_gradient_are_trl_s(options, policy, reference, mismatched, 
     assert_golden(torch.autograd.grad(actual, policy)[0], gradient)
 
 
-def test_dpo_learns_from_one_pair_and_kto_needs_two_examples():
-    assert (DPO.least_examples, KTO.least_examples) == (1, 2)
-
-
 def test_a_pair_that_is_told_apart_by_log_3_costs_log_4_thirds():
     # beta 0.5, difference 2 log 3: -log σ(log 3) = log(1 + 1/3)
+    assert (DPO.least_examples, KTO.least_examples) == (1, 2)
     twice = 2 * torch.log(torch.tensor([3.0]))
     assert_golden(loss_of_pairs(twice, torch.zeros(1), 0.5), 0.2876821)
     assert_golden(loss_of_pairs(torch.zeros(1), twice, 0.5), 1.3862944)  # log(1 + 3)

@@ -31,15 +31,13 @@ def played(rewards, matches=(), *, lengths=(), parsed=True, task_reward=0.0):
         ([1, 0.55], [True, False], [1.0, 0.55]),
         ([0.19, 1, 1], [False, True, True], [0.19, 1.5, 1.0]),
         ([0.55], [False], [0.55]),
+        ([1, 0], None, [1.0, 0.0]),  # the last one did not parse: it matches nothing
+        ([1, 1], None, [1.0, 1.0]),  # whatever its reward is
     ],
 )
 def test_golden_returns(rewards, matches, returns):
-    assert UIS1().returns(played(rewards, matches)).tolist() == pytest.approx(returns)
-
-
-def test_a_step_that_did_not_parse_matches_nothing():
-    assert UIS1().returns(played([1, 0], parsed=False)).tolist() == [1.0, 0.0]
-    assert UIS1().returns(played([1, 1], parsed=False)).tolist() == [1.0, 1.0]  # whatever its reward is
+    made = played(rewards, matches or (), parsed=matches is not None)
+    assert UIS1().returns(made).tolist() == pytest.approx(returns)
 
 
 def test_golden_credit_of_steps_and_episodes(make_group):

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from arpo.agent.prompt import Prompt
-from arpo.models.tokenization import ChatTokenizer
+from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
 from arpo.types import Outcome, Step, Trajectory
 
 RESPONSES = (
@@ -42,31 +42,17 @@ def trajectory(
         response = chat.encode_response(RESPONSES[(seeds[number] + number) % len(RESPONSES)])
         if cut and number == 0:
             response = response[:-1]
-        steps.append(
-            Step(
-                screenshot=key,
-                width=size[0],
-                height=size[1],
-                prompt_ids=prompt,
-                response_ids=response,
-                sampler_logprobs=tuple(-0.5 - 0.01 * index for index in range(len(response))),
-                policy_version=0,
-                response=chat.decode(response),
-            )
-        )
+        logprobs = tuple(-0.5 - 0.01 * index for index in range(len(response)))
+        steps.append(Step(key, *size, prompt, response, logprobs, policy_version=0, response=chat.decode(response)))
         prompt = chat.next_prompt(response)
-    return Trajectory(
-        id=f"0/0/{seeds[0]}",
-        task_id="t",
-        domain="d",
-        instruction="",
-        seed=0,
-        steps=tuple(steps),
-        outcome=Outcome.FINISHED,
-        task_reward=1.0,
-        format_reward=0.0,
-        screenshots=dict(shots),
-    )
+    name = f"0/0/{seeds[0]}"
+    return Trajectory(name, "t", "d", "", 0, tuple(steps), Outcome.FINISHED, 1.0, 0.0, screenshots=dict(shots))
+
+
+def prepare(chat: ChatTokenizer, *episodes: Trajectory) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:
+    """Return the sequences of some episodes, and all screenshots that they show."""
+    tokens = [tokens for episode in episodes for tokens in tokenize(episode, chat)]
+    return tokens, {key: png for episode in episodes for key, png in episode.screenshots.items()}
 
 
 def assert_same(ours: torch.Tensor, expected: torch.Tensor) -> None:

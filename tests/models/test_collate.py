@@ -6,13 +6,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.models.collate import collate, micro_batches
 from arpo.models.images import ImageProcessor
-from arpo.models.tokenization import tokenize
-from tests.models.samples import screenshot, trajectory
-
-
-def prepare(chat, *episodes):
-    tokens = [tokens for episode in episodes for tokens in tokenize(episode, chat)]
-    return tokens, {key: png for episode in episodes for key, png in episode.screenshots.items()}
+from tests.models.samples import prepare, screenshot, trajectory
 
 
 def test_position_ids_equal_the_models_own(tiny_model, chat, images):
@@ -42,7 +36,7 @@ def test_a_screenshot_that_is_seen_often_is_embedded_once(chat, images):
     assert images.decoded == 3
 
 
-def test_rows_keep_their_order_and_are_padded_on_the_right(chat, images):
+def test_rows_keep_their_order_and_are_padded_on_the_right_and_places_say_where_the_masks_are_true(chat, images):
     tokens, screenshots = prepare(chat, trajectory(chat, (0,)), trajectory(chat, (1, 2)))
     batch = collate(tokens, screenshots, images)
     assert batch.input_ids.shape == (2, len(tokens[1]))
@@ -52,24 +46,19 @@ def test_rows_keep_their_order_and_are_padded_on_the_right(chat, images):
         assert torch.equal(batch.action_mask[row, :length], sequence.action_mask)
         assert not batch.action_mask[row, length:].any()
         assert not batch.image_mask[row, length:].any()
+    assert torch.equal(batch.input_ids.flatten()[batch.action_places], batch.input_ids[batch.action_mask])
+    assert torch.equal(batch.image_places, batch.image_mask.flatten().nonzero()[:, 0])
+    assert batch.packed_mask.sum(1).tolist() == batch.action_mask.sum(1).tolist()
+    assert torch.equal(batch.packed_places, batch.packed_mask.flatten().nonzero()[:, 0])
 
 
-def test_a_missing_screenshot_is_named(chat, images):
+def test_a_missing_screenshot_one_of_another_size_than_noted_and_nothing_are_refused(chat, images):
     tokens, screenshots = prepare(chat, trajectory(chat, (0, 1)))
-    key, _ = screenshot(1)
-    del screenshots[key]
-    with pytest.raises(ValueError, match=f"1 of 2 screenshots are missing, the first is {key}"):
-        collate(tokens, screenshots, images)
-
-
-def test_a_screenshot_of_another_size_than_noted_is_refused(chat, images):
-    tokens, screenshots = prepare(chat, trajectory(chat, (0,)))
-    (key,) = screenshots
-    with pytest.raises(ValueError, match="20 image placeholders but 15 visual tokens"):
-        collate(tokens, {key: screenshot(0, 1920, 1080)[1]}, images)
-
-
-def test_nothing_cannot_be_collated(images):
+    first, second = screenshots
+    with pytest.raises(ValueError, match=f"1 of 2 screenshots are missing, the first is {second}"):
+        collate(tokens, {first: screenshots[first]}, images)
+    with pytest.raises(ValueError, match="40 image placeholders but 35 visual tokens"):
+        collate(tokens, screenshots | {first: screenshot(0, 1920, 1080)[1]}, images)
     with pytest.raises(ValueError, match="give at least 1"):
         collate([], {}, images)
 
@@ -117,14 +106,6 @@ def test_there_are_no_fewer_micro_batches_and_none_with_less_padding(lengths, li
     allowed = [groups for groups in every_partition(list(range(len(lengths)))) if all(map(fits, groups))]
     best = min(size(groups) for groups in allowed if 0.95 * size(groups)[1] <= sum(lengths))
     assert size(micro_batches(lengths, limit)) == best
-
-
-def test_places_say_where_the_masks_are_true(chat, images):
-    batch = collate(*prepare(chat, trajectory(chat, (0,)), trajectory(chat, (1, 2))), images)
-    assert torch.equal(batch.input_ids.flatten()[batch.action_places], batch.input_ids[batch.action_mask])
-    assert torch.equal(batch.image_places, batch.image_mask.flatten().nonzero()[:, 0])
-    assert batch.packed_mask.sum(1).tolist() == batch.action_mask.sum(1).tolist()
-    assert torch.equal(batch.packed_places, batch.packed_mask.flatten().nonzero()[:, 0])
 
 
 def test_what_the_tower_has_seen_takes_the_place_of_the_patches(chat, images):

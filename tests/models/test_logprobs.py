@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from arpo.models.logprobs import Float32Head, chosen_logprobs, entropy_of_logits, float32_product, pack_left
+from arpo.models.policy import Float32Head, Float32Product, chosen_logprobs, entropy_of_logits, pack_left
 
 
 def identity(rows):
@@ -17,10 +17,10 @@ def no_ids():
 def test_logprobs_by_hand():
     # softmax([ln 1, ln 2, ln 5]) = [1/8, 2/8, 5/8]; at temperature 1/2 the odds are squared: [1, 4, 25] / 30
     logits = torch.tensor([[1.0, 2.0, 5.0]]).log()
-    chosen = torch.tensor([1])
+    options = {"chunk": 8, "with_entropy": False}
     for temperature, probability in [(1.0, 2 / 8), (0.5, 4 / 30)]:
         logprobs, entropy = chosen_logprobs(
-            logits, chosen, identity, no_ids(), temperature=temperature, chunk=8, with_entropy=False
+            logits, torch.tensor([1]), identity, no_ids(), temperature=temperature, **options
         )
         assert entropy is None
         assert logprobs.item() == pytest.approx(math.log(probability))
@@ -64,7 +64,7 @@ def test_the_fast_product_and_its_gradients_are_those_of_float32_matrices(traine
     weight = torch.randn(11, 5, generator=generator).bfloat16().requires_grad_(trained)
     inputs = (hidden, weight) if trained else (hidden,)
     expected = torch.nn.functional.linear(hidden.float(), weight.float())
-    actual = float32_product(hidden, weight)
+    actual = Float32Product.apply(hidden, weight)
     assert actual.dtype == torch.float32
     torch.testing.assert_close(actual, expected)
     gradients = torch.autograd.grad(actual.square().sum(), inputs)
@@ -135,33 +135,22 @@ def test_an_uncertain_row_has_the_entropy_of_its_words():
     torch.testing.assert_close(entropy_of_logits(logits), torch.tensor([math.log(3), 0.0]))
 
 
-def test_packing_moves_values_to_the_left_and_fills_with_zeros():
+def test_packing_moves_values_to_the_left_and_fills_with_zeros_and_no_actions_give_empty_rows():
     mask = torch.tensor([[True, True], [True, False], [False, False]])
     packed = pack_left(torch.tensor([1.0, 2.0, 3.0]), mask, torch.tensor([0, 1, 2]))
     assert packed.tolist() == [[1.0, 2.0], [3.0, 0.0], [0.0, 0.0]]
-
-
-def test_a_batch_without_actions_gives_empty_rows():
-    logprobs, _ = chosen_logprobs(
-        torch.zeros(0, 3), no_ids(), identity, no_ids(), temperature=1.0, chunk=4, with_entropy=False
-    )
+    options = {"temperature": 1.0, "chunk": 4, "with_entropy": False}
+    logprobs, _ = chosen_logprobs(torch.zeros(0, 3), no_ids(), identity, no_ids(), **options)
     assert pack_left(logprobs, torch.zeros(2, 0, dtype=torch.bool), no_ids()).shape == (2, 0)
 
 
 def test_an_entropy_has_the_gradient_of_its_formula_where_it_is_asked_for():
     # dH/dl = -p (log p + H). Of [1/2, 1/4, 1/4, 0, forbidden]: H = 1.5 ln 2; p (log p + H) = (.25, -.125, -.125) ln 2
     logits = torch.tensor([[0.5, 0.25, 0.25, 1e-45, 1.0]]).log().requires_grad_()
+    chosen, forbidden = torch.tensor([0]), torch.tensor([4])
     for gradient in (True, False):
-        _, entropy = chosen_logprobs(
-            logits,
-            torch.tensor([0]),
-            identity,
-            torch.tensor([4]),
-            temperature=1.0,
-            chunk=1,
-            with_entropy=True,
-            entropy_gradient=gradient,
-        )
+        options = {"temperature": 1.0, "chunk": 1, "with_entropy": True, "entropy_gradient": gradient}
+        _, entropy = chosen_logprobs(logits, chosen, identity, forbidden, **options)
         assert entropy is not None
         assert entropy.item() == pytest.approx(1.5 * math.log(2))
         assert entropy.requires_grad == gradient

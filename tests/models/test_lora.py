@@ -36,22 +36,16 @@ def fill(model, size=0.001):
 def products(model):
     """B A of every layer, by the name of the weight that it is added to."""
     tensors = dict(adapter_tensors(model))
-    return {
-        base_name(name): tensors[name.replace(".lora_A.", ".lora_B.")] @ tensor
-        for name, tensor in tensors.items()
-        if ".lora_A." in name
-    }
+    firsts = ((name, tensor) for name, tensor in tensors.items() if ".lora_A." in name)
+    return {base_name(name): tensors[name.replace(".lora_A.", ".lora_B.")] @ tensor for name, tensor in firsts}
 
 
-def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer(model):
+def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer_and_weights_keep_their_own_names(model, tiny_model):
     names = [name for name, _ in adapter_tensors(model)]
     assert names[:2] == [f"model.language_model.layers.0.self_attn.q_proj.lora_{factor}.weight" for factor in "AB"]
     assert len(names) == len(set(names)) == 2 * 7 * 2  # layers, linear layers of each, A and B
     assert base_name(names[1]) == "model.language_model.layers.0.self_attn.q_proj.weight"
     assert base_name("lm_head.weight") == "lm_head.weight"
-
-
-def test_a_model_with_an_adapter_still_has_all_its_weights_by_their_own_names(model, tiny_model):
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
     expected = {name for name, _ in plain.named_parameters()}
     assert dict(weights_by_name(model)).keys() == expected | dict(adapter_tensors(model)).keys()
@@ -105,11 +99,8 @@ def test_of_a_merge_in_bfloat16_little_would_be_left_and_float32_keeps_it(model)
             assert (rounded - update).norm() > 0.5 * update.norm()
 
 
-def test_without_an_update_there_is_no_error_of_it(model):
-    assert update_error(model, torch.bfloat16) is None
-
-
 def test_the_error_of_an_update_is_what_rounding_a_and_b_costs(model):
+    assert update_error(model, torch.bfloat16) is None  # there is no update yet
     fill(model)
     assert update_error(model, torch.float32) == 0
     # Two factors, each rounded by at most 2^-9 of an entry, evenly spread: about sqrt(2) * 2^-9 / sqrt(3) = 0.0016.

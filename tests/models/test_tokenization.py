@@ -71,11 +71,9 @@ def test_what_would_break_a_sequence_is_forbidden_and_nothing_else(chat, tiny_mo
     beyond = range(600, 640)  # 600 rounded up to a multiple of 64
     assert set(chat.forbidden_ids) == {*tokenizer.convert_tokens_to_ids(names), *beyond}
     assert list(chat.forbidden_ids) == sorted(chat.forbidden_ids)
-
-
-def test_decoding_drops_box_tokens_and_keeps_what_stands_between(chat):
-    ids = chat.encode_response("Action: click(start_box='<|box_start|>(10,20)<|box_end|>')")
-    assert chat.decode(ids) == "Action: click(start_box='(10,20)')"
+    for number in chat.forbidden_ids:
+        with pytest.raises(ValueError, match="never sampled"):
+            chat.check_response((number, chat.end_of_turn_id))
 
 
 ADDED = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_prefix|>s")
@@ -155,7 +153,9 @@ def test_the_turns_of_a_prompt_cannot_be_ended_by_its_author_either(wordy):
     ],
 )
 def test_the_tokens_of_a_box_stand_around_the_point_of_an_action_alone(chat, text, boxes):
-    assert len(special(chat, chat.encode_response(text))) == boxes + 1
+    ids = chat.encode_response(text)
+    assert len(special(chat, ids)) == boxes + 1
+    assert chat.decode(ids) == (text.replace("<|box_start|>", "").replace("<|box_end|>", "") if boxes else text)
 
 
 @pytest.mark.parametrize("grammar", ["computer_use", "computer_use_xml"])
@@ -190,21 +190,6 @@ def test_a_tokenizer_without_box_tokens_spells_them(tiny_model):
     assert chat.decode(chat.encode_response(text)) == text
 
 
-@pytest.mark.parametrize("lie", ["<|image_pad|>", "<|im_start|>", "<|vision_pad|>"])
-def test_a_response_that_cannot_be_sampled_is_refused(chat, lie):
-    number = tokenizer_of(chat.path).convert_tokens_to_ids(lie)
-    with pytest.raises(ValueError, match="never sampled"):
-        chat.check_response((number, chat.end_of_turn_id))
-
-
-def test_a_template_that_loses_an_image_is_refused(tiny_model, tmp_path):
-    chat = ChatTokenizer(
-        with_template(tiny_model, tmp_path, QWEN_TEMPLATE.replace("== 'image'", "== 'image' and loop.first"))
-    )
-    with pytest.raises(ValueError, match="1 images but"):
-        chat.first_prompt(Prompt.compact().messages("Click."))
-
-
 def test_sizes_follow_smart_resize(chat):
     assert chat.model_size(112, 140) == (112, 140)
     assert chat.image_tokens(112, 140) == 20  # 4 x 5 blocks of 28 pixels
@@ -222,19 +207,16 @@ def test_the_action_mask_is_true_exactly_on_sampled_tokens(chat):
     assert tuple(tokens.input_ids[tokens.action_mask].tolist()) == sampled
     assert len(tokens.sampler_logprobs) == episode.action_tokens == len(sampled)
     assert tokens.sampler_logprobs[:2].tolist() == pytest.approx([-0.5, -0.51])
+    assert tokens.step_lengths == tuple(len(step.response_ids) for step in episode.steps)
     # The cut response has no sampled end; the end that closes its turn belongs to the prompt.
     ends = (tokens.input_ids == chat.end_of_turn_id) & tokens.action_mask
     assert ends.sum() == 2
-
-
-def test_each_placeholder_is_as_long_as_its_screenshot(chat):
-    episode = trajectory(chat, (3, 4))
-    (tokens,) = tokenize(episode, chat)
-    assert int(tokens.image_mask.sum()) == 40
+    # Each placeholder is as long as its screenshot.
+    assert int(tokens.image_mask.sum()) == 60
     assert not (tokens.image_mask & tokens.action_mask).any()
     assert tokens.screenshots == tuple(step.screenshot for step in episode.steps)
     ids = tuple(i for step in episode.steps for i in (*step.prompt_ids, *step.response_ids))
-    assert len(tokens) == chat.context_length(ids, [(112, 140)] * 2)
+    assert len(tokens) == chat.context_length(ids, [(112, 140)] * 3)
 
 
 @pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
@@ -263,12 +245,9 @@ def test_a_window_is_the_template_rendered_without_the_screenshots_before_it(any
     assert ids.count(chat.image_token_id) == 2
 
 
-def test_a_window_that_is_wide_enough_or_none_changes_no_prompt(chat):
+def test_a_window_that_is_wide_enough_changes_no_prompt_and_another_keeps_the_end_of_a_response_that_was_cut(chat):
     prompts = [step.prompt_ids for step in trajectory(chat, (0, 1, 2)).steps]
     assert chat.windowed(prompts, None) == chat.windowed(prompts, 3) == chat.windowed(prompts, 9) == prompts
-
-
-def test_a_window_keeps_the_end_of_a_response_that_was_cut(chat):
     cut = chat.encode_response("Action: wait()")[:-1]
     first = chat.first_prompt(Prompt.compact().messages("Click."))
     after = chat.windowed([first, chat.next_prompt(cut), chat.next_prompt(())], 1)[1]
@@ -290,12 +269,6 @@ def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(
         assert int(sequence.image_mask.sum()) == 20 * len(sequence.screenshots)
     text = chat.decode(sequences[2].input_ids.tolist())
     assert all(step.response in text for step in episode.steps)  # what was said stays, whatever was seen
-
-
-def test_a_whole_trajectory_knows_the_lengths_of_its_steps(chat):
-    episode = trajectory(chat, (0, 1, 2), cut=True)
-    (tokens,) = tokenize(episode, chat)
-    assert tokens.step_lengths == tuple(len(step.response_ids) for step in episode.steps)
 
 
 def test_records_that_do_not_match_are_refused(chat):
@@ -324,6 +297,10 @@ def test_a_missing_directory_is_a_sentence_and_not_a_stack(tmp_path):
         "<|im_start|>{{ messages | length }} messages<|im_end|>",
     ],
 )
-def test_a_template_without_turns_is_refused(tiny_model, tmp_path, template):
+def test_a_template_without_turns_or_that_loses_an_image_is_refused(tiny_model, tmp_path, template):
     with pytest.raises(ConfigError, match="chat template"):
         ChatTokenizer(with_template(tiny_model, tmp_path, template))
+    loses = QWEN_TEMPLATE.replace("== 'image'", "== 'image' and loop.first")
+    chat = ChatTokenizer(with_template(tiny_model, tmp_path, loses))
+    with pytest.raises(ValueError, match="1 images but"):
+        chat.first_prompt(Prompt.compact().messages("Click."))

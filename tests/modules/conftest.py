@@ -73,6 +73,11 @@ def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
     return make
 
 
+def windowed(group: Group, window: int | None = 1) -> Group:
+    """The group with so many screenshots at once: of one, each step is a sequence."""
+    return replace(group, trajectories=tuple(replace(each, image_window=window) for each in group.trajectories))
+
+
 def samples(module: GRPOModule, *groups: Group) -> list[list[Sample]]:
     """The sequences of groups with what their tokens are to learn, as an update makes them."""
     return samples_of(groups, module.policy.chat, module.objective.credits(groups))

@@ -7,15 +7,14 @@ import torch
 
 from arpo.models.policy import Policy
 from arpo.models.tokenization import TokenizedTrajectory
+from arpo.modules.grpo import visual_sizes
 from arpo.modules.minibatch import (
     Minibatch,
     Sample,
     chunk_by_tokens,
-    pick,
     scatter,
     shares,
     split,
-    visual_sizes,
     without_flat_groups,
     without_untrained,
     without_zero_advantage,
@@ -43,10 +42,6 @@ def lengths(minibatches: list[Minibatch]) -> list[list[int]]:
     return [[each.length for each in each_minibatch.samples] for each_minibatch in minibatches]
 
 
-def test_a_sample_counts_its_tokens():
-    assert (sample(7, actions=3).length, sample(7, actions=3).action_tokens) == (7, 3)
-
-
 def test_groups_are_dealt_whole_into_minibatches_of_nearly_equal_size():
     minibatches = split(groups(5), 2, seed=0)
     assert [len(each.samples) for each in minibatches] == [6, 4]
@@ -62,14 +57,12 @@ def test_the_order_of_groups_follows_from_the_seed_alone():
     assert len(orders) == 3
 
 
-def test_there_are_no_more_minibatches_than_groups():
+def test_there_are_no_more_minibatches_than_groups_and_each_knows_its_sizes():
     assert len(split(groups(2), 5, seed=0)) == 2
     assert split([], 5, seed=0) == []
-
-
-def test_a_minibatch_knows_its_sizes():
     (whole,) = split([[sample(5, actions=1), sample(6, actions=4)]], 1, seed=0)
     assert (whole.sequences, whole.action_tokens) == (2, 5)
+    assert [each.length for each in whole.samples] == [5, 6]
 
 
 def test_samples_without_advantage_are_left_out_and_still_counted():
@@ -124,28 +117,18 @@ def test_a_long_sequence_weighs_more_than_its_tokens():
     assert lengths(dealt) == [[60_000], [30_000, 30_000, 10_000]]
 
 
-def test_a_rank_without_a_sample_gets_the_shortest_one_as_a_filler():
+def test_a_rank_without_a_sample_gets_the_shortest_one_as_a_filler_and_of_an_empty_minibatch_none():
     first, second, third = shares(minibatch(sample(9), sample(4)), ranks=3)
     assert lengths([first, second, third]) == [[9], [4], [4]]
     assert [share.samples[0].filler for share in (first, second, third)] == [False, False, True]
-
-
-def test_an_empty_minibatch_stays_empty_on_every_rank():
     empty = replace(minibatch(sample(4)), samples=())
     assert shares(empty, ranks=3) == [empty] * 3
 
 
 def test_a_single_process_keeps_everything():
     minibatches = [minibatch(sample(4)), minibatch(sample(5))]
-    assert scatter(minibatches) == minibatches
-    assert scatter(None) == []
-
-
-@pytest.mark.parametrize(("chunk", "expected"), [([1, 0], [5, 4]), ([], [4])])
-def test_a_micro_batch_is_picked_by_position_and_an_empty_one_is_a_filler(chunk, expected):
-    picked = pick(minibatch(sample(4), sample(5)), chunk)
-    assert [each.length for each in picked] == expected
-    assert [each.filler for each in picked] == [not chunk] * len(picked)
+    assert scatter(minibatches) == (minibatches, {"screen": b"png"})
+    assert scatter(None) == ([], {})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The numbers that a method asks for: to `credits` before an update, to `loss` in it, of critics too."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from arpo.methods.ui_s1 import UIS1
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from arpo.modules.critic import Linear, TwoLayer
-from tests.modules.conftest import fit, logprobs_of, metrics, weights
+from tests.modules.conftest import fit, logprobs_of, metrics, weights, windowed
 from tests.modules.test_grpo import CountedPolicy, assert_learns
 
 
@@ -58,14 +58,9 @@ def test_what_a_method_asks_for_is_that_of_a_forward_of_each_policy(
     make_module, make_policy, make_group, window, minibatches
 ):
     reference, teacher, policy = moved(make_policy(), 1), moved(make_policy(), 2), make_policy()
-    groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, 1.0, first=4)]
-    groups = [
-        replace(each, trajectories=tuple(replace(one, image_window=window) for one in each.trajectories))
-        for each in groups
-    ]
-    module = make_module(
-        method=Asking(), reference=lambda: reference, teacher=lambda: teacher, minibatches=minibatches
-    )
+    groups = [windowed(each, window) for each in (make_group(1.0, 0.0), make_group(0.0, 1.0, 1.0, first=4))]
+    policies = {"reference": lambda: reference, "teacher": lambda: teacher}
+    module = make_module(method=Asking(), minibatches=minibatches, **policies)
     fit(module, groups)
     (scores,) = module.objective.given
     for group, row in zip(groups, scores, strict=True):
@@ -91,7 +86,9 @@ def test_nothing_is_brought_that_nothing_asks_for(make_module, make_group):
         raise AssertionError("nothing needs it")
 
     for method in (GRPO(), UIS1(), PPO()):
-        assert not make_module(method=method, reference=fail, teacher=fail).frozen
+        module = make_module(method=method, reference=fail, teacher=fail)
+        assert not module.frozen
+        assert (module.critic is None) == (not method.needs.values)
     assert not GRPO().needs.scores
     assert (PPO().needs, DigiRL().needs) == (Needs(values=True), Needs(values=True))
     assert GRPO(kl_coefficient=0.1, entropy_coefficient=0.1).needs == Needs(reference=True, entropy=True)
@@ -176,7 +173,7 @@ def test_a_critic_is_chosen_and_says_nothing_at_first(make_module, make_group):
         assert module.critic(states).any()
 
 
-def test_two_layers_learn_what_no_linear_function_says():
+def test_two_layers_of_a_seed_learn_what_no_linear_function_says():
     """Whether two signs are the same: a linear function is right about half of the four cases."""
     states = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
     targets, errors = torch.tensor([1.0, 1.0, 0.0, 0.0]), []
@@ -190,9 +187,6 @@ def test_two_layers_learn_what_no_linear_function_says():
         errors.append(error.item())
     assert errors[0] == pytest.approx(0.25, abs=1e-3)
     assert errors[1] < 1e-3
-
-
-def test_the_weights_of_two_layers_follow_from_their_seed_alone():
     ones = [TwoLayer(hidden=3, seed=seed)(4)[0].weight for seed in (0, 0, 1)]
     assert torch.equal(ones[0], ones[1])
     assert not torch.equal(ones[0], ones[2])
@@ -246,8 +240,7 @@ def test_a_first_update_teaches_the_critic_by_its_formula(
 
     Of steps that are not selected, too, which teach the policy nothing.
     """
-    group = make_group(1.0, 0.0)
-    group = replace(group, trajectories=tuple(replace(each, image_window=window) for each in group.trajectories))
+    group = windowed(make_group(1.0, 0.0), window)
     method = Counting(high_entropy_steps=selected)
     module = make_module(method=method, critic_rate=0.5, micro_batch_tokens=micro_batch_tokens)
     means = []
@@ -330,13 +323,11 @@ def test_a_run_of_iterations_warms_its_critic_up_in_the_first_ones_and_so_does_o
 ):
     batches = [[make_group(1.0, 0.0)]] * 3
     options = {"critic_warmup": 2, "critic_rate": 0.01, "optimizer": partial(torch.optim.AdamW, lr=0.01)}
-    whole = make_module(method=Counting(), **options)
+    whole, first, resumed = (make_module(method=Counting(), **options) for _ in range(3))
     start = weights(whole.policy)
     fit(whole, *batches)
-    first = make_module(method=Counting(), **options)
     fit(first, batches[0]).save_checkpoint(tmp_path / "one.ckpt")
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
-    resumed = make_module(method=Counting(), **options)
     resumed.on_load_checkpoint(checkpoint)
     resumed.load_state_dict(checkpoint["state_dict"])
     resumed.saved = checkpoint["optimizer_states"][0]
@@ -350,53 +341,34 @@ def test_a_run_of_iterations_warms_its_critic_up_in_the_first_ones_and_so_does_o
     assert torch.equal(resumed.critic.weight, whole.critic.weight)
 
 
-def test_how_much_the_critic_explains_is_measured_before_it_learns(make_module, make_group):
-    module, group = make_module(method=Counting(), optimizer=partial(torch.optim.SGD, lr=0.0)), make_group(1.0, 0.0)
-    assert fit(module, [group]).callback_metrics["critic/explained_variance"] == 0  # it says 0 of every token
+@pytest.mark.parametrize("classifies", [False, True])
+def test_how_much_the_critic_explains_is_measured_before_it_learns(make_module, make_group, classifies):
+    """Of a classifier it is the probability that explains; where all failed alike there is nothing to."""
+    name, group = "critic/explained_variance", make_group(1.0, 0.0)
+    module = make_module(method=DigiRL() if classifies else Counting(), optimizer=partial(torch.optim.SGD, lr=0.0))
+    at_first = fit(module, [make_group(0.0, 0.0)]).callback_metrics
+    assert name not in at_first if classifies else at_first[name] == 0  # it says 0 of every token
     torch.nn.init.constant_(module.critic.weight, 0.05)
+    torch.nn.init.constant_(module.critic.bias, 0.0)
     said = [torch.cat(states_of(module.policy, each)).sum(1) * 0.05 for each in group.trajectories]
-    returns = [torch.arange(1.0, len(row) + 1) for row in said]
-    left = torch.cat(returns) - torch.cat(said)
-    expected = 1 - left.var(correction=0) / torch.cat(returns).var(correction=0)
-    found = fit(module, [group]).callback_metrics["critic/explained_variance"]
-    assert found == pytest.approx(expected.item(), rel=1e-4)
-
-
-def test_of_a_classifier_it_is_the_probability_that_explains(make_module, make_group):
-    module, group = make_module(method=DigiRL()), make_group(1.0, 0.0)
-    torch.nn.init.constant_(module.critic.weight, 0.05)
-    said = [torch.cat(states_of(module.policy, each)).sum(1).mul(0.05).sigmoid() for each in group.trajectories]
-    targets = torch.cat([torch.ones(len(said[0])), torch.zeros(len(said[1]))])
+    said = [row.sigmoid() for row in said] if classifies else said
+    counted = [torch.arange(1.0, len(row) + 1) for row in said]
+    targets = torch.cat([torch.ones(len(said[0])), torch.zeros(len(said[1]))] if classifies else counted)
     expected = 1 - (targets - torch.cat(said)).var(correction=0) / targets.var(correction=0)
-    found = fit(module, [group]).callback_metrics["critic/explained_variance"]
-    assert found == pytest.approx(expected.item(), rel=1e-4)
+    assert fit(module, [group]).callback_metrics[name] == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_where_all_failed_alike_there_is_nothing_to_explain(make_module, make_group):
-    assert (
-        "critic/explained_variance" not in fit(make_module(method=DigiRL()), [make_group(0.0, 0.0)]).callback_metrics
-    )
-
-
-def test_a_checkpoint_holds_the_policy_its_version_and_the_critic(make_module, make_group, tmp_path):
+def test_a_checkpoint_holds_the_policy_its_version_and_the_critic_without_which_the_policy_can_be_loaded(
+    make_module, make_policy, make_group, tmp_path
+):
     trained = make_module(method=Counting(), critic_rate=0.1)
-    fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "one.ckpt")
-    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
-    resumed = make_module(method=Counting())
+    fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "iteration_000001.ckpt")
+    checkpoint = torch.load(tmp_path / "iteration_000001.ckpt", weights_only=True)
+    resumed, alone = make_module(method=Counting()), make_policy()
     resumed.on_load_checkpoint(checkpoint)
     resumed.load_state_dict(checkpoint["state_dict"])
+    load_policy(alone, tmp_path / "iteration_000001.ckpt")
     assert resumed.policy_version == 1
     assert torch.equal(weights(resumed.policy), weights(trained.policy))
     assert torch.equal(resumed.critic.weight, trained.critic.weight)
-
-
-def test_the_policy_of_a_checkpoint_is_loaded_without_the_critic(make_module, make_policy, make_group, tmp_path):
-    trained = make_module(method=Counting())
-    fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "iteration_000001.ckpt")
-    alone = make_policy()
-    load_policy(alone, tmp_path / "iteration_000001.ckpt")
     assert torch.equal(weights(alone), weights(trained.policy))
-
-
-def test_without_a_method_that_wants_one_there_is_no_critic(make_module):
-    assert make_module().critic is None

@@ -15,10 +15,7 @@ from arpo.errors import ConfigError
 from arpo.methods.kto import mismatched, mismatches
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import tokenize
-from arpo.modules.offline.base import Sequences
-from arpo.modules.offline.dpo import DPOModule
-from arpo.modules.offline.kto import KTOModule
-from arpo.modules.sft import SFTModule
+from arpo.modules.offline import DPOModule, KTOModule, Sequences, SFTModule
 from arpo.run.loggers import JsonLinesLogger
 from tests.models import samples
 from tests.modules.conftest import fit, logprobs_of, metrics, quiet_trainer, weights
@@ -107,7 +104,8 @@ def test_a_trajectory_is_a_sequence_and_with_an_image_window_each_of_its_steps_i
     data = Sequences.of([one, replace(three, image_window=1), two], loaded_policy.chat)
     assert data.owners.tolist() == [0, 1, 1, 1, 2]
     assert data.trajectories == 3
-    assert data.action_tokens == one.action_tokens + two.action_tokens + three.action_tokens
+    learned = sum(int(tokens.action_mask.sum()) for tokens in data.tokenized)
+    assert learned == one.action_tokens + two.action_tokens + three.action_tokens
     assert set(data.screenshots) == {key for each in (one, two, three) for key in each.screenshots}
 
 
@@ -129,17 +127,16 @@ def test_the_rate_rises_and_falls_once_over_the_run(make_sft):
     for _ in range(10):
         rates.append(configured["optimizer"].param_groups[0]["lr"])
         configured["optimizer"].step()
-        configured["lr_scheduler"].step() if len(rates) < 10 else None
+        if len(rates) < 10:
+            configured["lr_scheduler"].step()
     assert max(rates) == pytest.approx(1.0)
     assert rates.index(max(rates)) == 2  # 0.3 of 10 steps, counted from 0
     assert rates[0] < 0.1
     assert rates[-1] < 1e-3
 
 
-@pytest.mark.parametrize("steps", [3, 10, 11])
-def test_a_short_run_has_a_schedule_too(make_sft, demonstrations, steps):
-    module = make_sft(steps=steps, warmup_fraction=0.1)
-    assert fit(module, *[demonstrations[:1]] * steps).global_step == steps
+def test_a_short_run_has_a_schedule_too(make_sft, demonstrations):
+    assert fit(make_sft(steps=3, warmup_fraction=0.1), *[demonstrations[:1]] * 3).global_step == 3
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_as_in_reinforcement_learning(make_sft, demonstrations):
@@ -179,11 +176,12 @@ def test_the_loss_is_the_mean_over_all_tokens_whatever_the_micro_batches(make_sf
 
 def test_failed_demonstrations_are_imitated_too(make_sft, demonstrations):
     """The warm start learns the demonstrator's mistakes on purpose: reinforcement learning has to have work."""
-    failed = [replace(trajectory, task_reward=0.0) for trajectory in demonstrations]
-    modules = [make_sft(optimizer=partial(torch.optim.SGD, lr=0.1)) for _ in range(2)]
-    for module, data in zip(modules, (demonstrations, failed), strict=True):
-        fit(module, data)
-    assert torch.equal(*(weights(module.policy) for module in modules))
+    learned = []
+    for reward in (1.0, 0.0):
+        module = make_sft(optimizer=partial(torch.optim.SGD, lr=0.1))
+        fit(module, [replace(trajectory, task_reward=reward) for trajectory in demonstrations])
+        learned.append(weights(module.policy))
+    assert torch.equal(*learned)
 
 
 # --- DPO ------------------------------------------------------------------------------------------------------------
@@ -201,10 +199,6 @@ def test_the_gradient_of_dpo_is_that_of_the_loss_computed_whole_whatever_the_mic
     found = assert_learns(module, batch, policy, loss)
     assert found["train/reward_good"] == pytest.approx(0.5 * ratios[0::2].mean().item(), rel=1e-3)
     assert found["train/accuracy"] == pytest.approx((ratios[0::2] > ratios[1::2]).float().mean().item())
-
-
-def test_a_policy_that_is_its_reference_prefers_neither(make_preference, judged):
-    assert metrics(fit(make_preference(DPOModule), judged(1.0, 0.0, 1.0, 0.0)))["train/accuracy"] == 0.0
 
 
 def test_a_trajectory_with_an_image_window_counts_whole(make_preference, make_policy, judged):
@@ -228,11 +222,13 @@ def test_with_adapters_the_base_is_the_reference(make_preference, judged, tiny_m
         assert_close(likelihoods(module.policy, batch), base)
 
 
-def test_a_batch_that_is_not_made_of_pairs_is_refused(make_preference, judged):
+def test_a_batch_that_is_not_made_of_pairs_or_of_one_trajectory_is_refused(make_preference, judged):
     worse_first = judged(1.0, 0.0, 0.0, 1.0)
     for batch in (judged(1.0, 0.0, 1.0), judged(1.0, 0.0, 1.0, 0.0)[1:3], worse_first):
         with pytest.raises(ConfigError, match=r"not made of pairs: set datamodule\.examples\._target_ to .*pairs"):
             fit(make_preference(DPOModule), batch)
+    with pytest.raises(ConfigError, match=r"there is a batch of 1: its data must give at least 2"):
+        fit(make_preference(KTOModule), judged(1.0))
 
 
 # --- KTO ------------------------------------------------------------------------------------------------------------
@@ -300,17 +296,10 @@ def test_a_batch_in_which_all_said_the_same_has_the_reference_point_of_the_start
     assert found["train/loss"] > 0
 
 
-def test_a_lonely_trajectory_is_refused(make_preference, judged):
-    with pytest.raises(ConfigError, match=r"there is a batch of 1: its data must give at least 2"):
-        fit(make_preference(KTOModule), judged(1.0))
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"beta": float("inf")}, "beta must be a finite number, got inf"),
-        ({"undesirable_weight": 0.0}, "undesirable_weight must be above 0, got 0.0"),
-        ({"success_threshold": -0.1}, "success_threshold must be at least 0, got -0.1"),
+        ({"undesirable_weight": 0.0}, "undesirable_weight must be above 0, got 0.0"),  # of the method
         ({"steps": 2}, "steps must be at least 3, got 2"),
         ({"warmup_fraction": 1.5}, "warmup_fraction must be at most 1, got 1.5"),
     ],

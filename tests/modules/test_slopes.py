@@ -1,5 +1,6 @@
 """A whole update of each method with a credit of its own, against finite differences of its formula."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from arpo.methods.ui_tars2 import UITars2
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from tests.modules.conftest import fit, logprobs_of, weights
+from tests.modules.test_grpo import as_sampled
 from tests.modules.test_needs import states_of
 
 WIDTH = 3e-3
@@ -29,8 +31,8 @@ def trained(module):
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
-def slopes(loss, module, step):
-    """The slope of a loss along a step, in each half of the parameters by chance, measured and as the step has it."""
+def assert_slopes(loss, module, step):
+    """The slope of a loss along a step is as the step has it, in each half of the parameters by chance."""
     start, generator = parameters_to_vector(trained(module)).detach(), torch.Generator().manual_seed(0)
     half = torch.rand(step.shape, generator=generator) < 0.5
     for part in (half, ~half):
@@ -41,7 +43,8 @@ def slopes(loss, module, step):
             with torch.no_grad():
                 sides.append(loss().item())
         vector_to_parameters(start, trained(module))
-        yield (sides[0] - sides[1]) / (2 * WIDTH), -torch.dot(step, direction).item()
+        measured, expected = (sides[0] - sides[1]) / (2 * WIDTH), -torch.dot(step, direction).item()
+        assert measured == pytest.approx(expected, rel=5e-4)
 
 
 def taken(module, group):
@@ -63,7 +66,7 @@ def of_steps(trajectory, steps):
     return torch.tensor(steps).repeat_interleave(torch.tensor([len(step.response_ids) for step in trajectory.steps]))
 
 
-def check_slopes(make_module, policy, group, method, advantages, average):
+def check_slopes(make_module, policy, group, method, advantages, average, **options):
     """An update is the slope of the average of the surrogates, given the advantage of every token."""
     old = [logprobs_of(policy, trajectory).detach() for trajectory in group.trajectories]
 
@@ -71,9 +74,11 @@ def check_slopes(make_module, policy, group, method, advantages, average):
         parts = zip(group.trajectories, old, advantages, strict=True)
         return average([surrogate(policy, *part) for part in parts])
 
-    (step,) = taken(make_module(method=method), group)
-    for measured, expected in slopes(loss, policy, step):
-        assert measured == pytest.approx(expected, rel=5e-4)
+    module = make_module(method=method, **options)
+    (step,) = taken(module, group)
+    assert_slopes(loss, policy, step)
+    means = [row.mean().item() for row in advantages]
+    assert module.last_update.advantages.tolist() == pytest.approx(means, abs=1e-5)
 
 
 def over_sequences(rows):
@@ -98,9 +103,8 @@ def test_an_update_of_the_shortest_path_is_the_slope_of_its_formula(make_module,
     group = make_group(1.0, 1.0, 0.0)
     rewards = torch.tensor([1.0, 0.75, 0.0])
     relative = (rewards - 7 / 12) / rewards.std(correction=0)
-    rows = [
-        torch.full((each.action_tokens,), a) for each, a in zip(group.trajectories, relative.tolist(), strict=True)
-    ]
+    pairs = zip(group.trajectories, relative.tolist(), strict=True)
+    rows = [torch.full((each.action_tokens,), advantage) for each, advantage in pairs]
     check_slopes(make_module, make_policy(), group, ShortestPath(shortening=0.5), rows, over_sequences)
 
 
@@ -145,10 +149,9 @@ def test_every_optimizer_step_of_c3po_divides_by_its_share_of_the_budget(make_mo
 def test_an_update_of_cispo_is_the_slope_of_its_formula(make_module, make_policy, make_group):
     """1/Σ|o_i| Σ of -sg[clip(ρ)] A log π (2506.13585, equation 4), here with ρ from stored log-probabilities."""
     group, policy = make_group(1.0, 0.0, 0.0, injected=(0, 1, 2)), make_policy()
-    members = [
-        as_if_sampled(policy, each, gap) for each, gap in zip(group.trajectories, (0.5, -0.4, 0.0), strict=True)
-    ]
-    group = replace(group, trajectories=tuple(members))
+    old = [logprobs_of(policy, each) for each in group.trajectories]
+    group = as_sampled(group, old, (0.5, -0.4, 0.0))
+    members = group.trajectories
     # Ratios e^-0.5 = .607, e^0.4 = 1.492 and 1 become .8, 1.3 and 1.
     factors = [0.8, 1.3, 1.0]
     advantages = [2**0.5, -(0.5**0.5), -(0.5**0.5)]
@@ -160,8 +163,7 @@ def test_an_update_of_cispo_is_the_slope_of_its_formula(make_module, make_policy
 
     method = CISPO(clip_low=0.2, clip_high=0.3)
     (step,) = taken(make_module(method=method, replayed_old_logprobs="stored"), group)
-    for measured, expected in slopes(loss, policy, step):
-        assert measured == pytest.approx(expected, rel=5e-4)
+    assert_slopes(loss, policy, step)
 
 
 def test_an_update_of_distillation_is_the_slope_of_the_surrogate_of_the_divergence(
@@ -171,26 +173,9 @@ def test_an_update_of_distillation_is_the_slope_of_the_surrogate_of_the_divergen
     group, policy, teacher = make_group(0.0, 0.0), make_policy(), make_policy()
     with torch.no_grad():
         teacher.model.lm_head.weight.mul_(1.5)
-    old = [logprobs_of(policy, each).detach() for each in group.trajectories]
-    pairs = zip(group.trajectories, old, strict=True)
-    rows = [logprobs_of(teacher, each).detach() - own for each, own in pairs]
-    module = make_module(method=Distillation(), teacher=lambda: teacher)
-
-    def loss():
-        parts = zip(group.trajectories, old, rows, strict=True)
-        return torch.cat([surrogate(policy, *part) for part in parts]).mean()
-
-    (step,) = taken(module, group)
-    for measured, expected in slopes(loss, policy, step):
-        assert measured == pytest.approx(expected, rel=5e-4)
-    assert module.last_update.advantages.tolist() == pytest.approx([row.mean().item() for row in rows], abs=1e-5)
-
-
-def as_if_sampled(policy, trajectory, gap):
-    """The trajectory as a policy sampled it to which each of its tokens was more likely by a factor e^gap."""
-    said = iter((logprobs_of(policy, trajectory).detach() + gap).tolist())
-    steps = (replace(each, sampler_logprobs=tuple(next(said) for _ in each.response_ids)) for each in trajectory.steps)
-    return replace(trajectory, steps=tuple(steps))
+    rows = [(logprobs_of(teacher, each) - logprobs_of(policy, each)).detach() for each in group.trajectories]
+    options = {"teacher": lambda: teacher}
+    check_slopes(make_module, policy, group, Distillation(), rows, lambda parts: torch.cat(parts).mean(), **options)
 
 
 def corrected(chat, trajectory, *wrong):
@@ -254,8 +239,7 @@ def test_an_update_of_corrected_episodes_is_the_slope_of_the_formula_over_their_
 
     module = make_module(method=UIS1(least_spread=0.2), micro_batch_tokens=micro_batch_tokens)
     (taken_step,) = taken(module, group)
-    for measured, expected in slopes(loss, policy, taken_step):
-        assert measured == pytest.approx(expected, rel=5e-4)
+    assert_slopes(loss, policy, taken_step)
     record = module.last_update
     lengths = [each.action_tokens for each in members]
     assert [len(record.tokens(number)["logprobs"]) for number in range(4)] == lengths
@@ -270,6 +254,17 @@ def gae(rewards, values, discount, decay):
     following = [*values[1:], 0.0]
     deltas = [r + discount * v - u for r, v, u in zip(rewards, following, values, strict=True)]
     return [sum((discount * decay) ** (k - t) * deltas[k] for k in range(t, len(deltas))) for t in range(len(deltas))]
+
+
+def critic_of(module):
+    """A copy of the critic of a module, which has been moved from 0."""
+    torch.manual_seed(0)
+    torch.nn.init.normal_(module.critic.weight, std=0.05)
+    return deepcopy(module.critic)
+
+
+def states_by(policy, group):
+    return [torch.cat(states_of(policy, trajectory)).detach() for trajectory in group.trajectories]
 
 
 def by_length(trajectory):
@@ -294,11 +289,7 @@ def test_an_update_with_a_critic_is_the_slope_of_its_formula_for_policy_and_crit
     group, policy = make_group(1.0, 0.0), make_policy()
     assert all(0 < of_policy(trajectory) < 1 for trajectory in group.trajectories)
     module = make_module(method=method, critic_rate=1.0)
-    torch.manual_seed(0)
-    torch.nn.init.normal_(module.critic.weight, std=0.05)
-    critic = torch.nn.Linear(module.critic.in_features, 1)
-    critic.load_state_dict(module.critic.state_dict())
-    states = [torch.cat(states_of(policy, trajectory)).detach() for trajectory in group.trajectories]
+    critic, states = critic_of(module), states_by(policy, group)
     values = [critic(rows).detach()[:, 0] for rows in states]
     rewards = [torch.zeros_like(row) for row in values]
     rewards[0][-1] = 1.0
@@ -319,19 +310,14 @@ def test_an_update_with_a_critic_is_the_slope_of_its_formula_for_policy_and_crit
         return (torch.cat([surrogate(policy, *part) for part in parts]) + errors).mean()
 
     for part, step in zip((policy, critic), taken(module, group), strict=True):
-        for measured, expected in slopes(loss, part, step):
-            assert measured == pytest.approx(expected, rel=5e-4)
+        assert_slopes(loss, part, step)
 
 
 def test_an_update_of_digirl_is_the_slope_of_its_formula_for_policy_and_critic(make_module, make_policy, make_group):
     """The mean over all tokens of -1[A > 0] log π and of the cross-entropy between σ(V) and 1[G > 0]."""
     group, policy = make_group(0.0, 1.0, 0.0, 1.0), make_policy()  # the second and the fourth have two steps
     module = make_module(method=DigiRL(kept=0.3, aggregation="token"), critic_rate=1.0)
-    torch.manual_seed(0)
-    torch.nn.init.normal_(module.critic.weight, std=0.05)
-    critic = torch.nn.Linear(module.critic.in_features, 1)
-    critic.load_state_dict(module.critic.state_dict())
-    states = [torch.cat(states_of(policy, trajectory)).detach() for trajectory in group.trajectories]
+    critic, states = critic_of(module), states_by(policy, group)
     first = [critic(rows[:1]).detach().sigmoid().item() for rows in states]
     succeeded = torch.tensor([float(trajectory.task_reward) for trajectory in group.trajectories])
     best = max((1, 3), key=lambda member: 1 - first[member])  # 30 % of four are the best one and no other
@@ -350,5 +336,4 @@ def test_an_update_of_digirl_is_the_slope_of_its_formula_for_policy_and_critic(m
         return (entropies - imitated).mean()
 
     for part, step in zip((policy, critic), taken(module, group), strict=True):
-        for measured, expected in slopes(loss, part, step):
-            assert measured == pytest.approx(expected, rel=5e-4)
+        assert_slopes(loss, part, step)

@@ -49,18 +49,14 @@ def test_to_read_the_state_of_an_optimizer_takes_no_step(strategy):
     assert not optimizer.state
 
 
-def test_a_checksum_is_that_of_the_whole_file(tmp_path, monkeypatch):
+def test_a_checksum_is_that_of_the_whole_file_and_a_folder_without_any_is_not_whole(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"123456789")
     monkeypatch.setattr("arpo.modules.strategy.CHUNK_BYTES", 4)
     assert checksum(tmp_path / "file") == "cbf43926"  # the check value of CRC-32
-
-
-def test_a_folder_without_checksums_is_not_whole(tmp_path):
     assert not is_whole(tmp_path)
 
 
-def test_a_folder_that_a_rank_does_not_see_holds_no_checkpoint(tmp_path):
-    strategy = ShardedStrategy(timedelta(seconds=60))
+def test_a_folder_that_a_rank_does_not_see_holds_no_checkpoint(strategy, tmp_path):
     strategy.parallel_devices = [torch.device("cpu")]
     strategy.cluster_environment = LightningEnvironment()
     strategy._check_shared(tmp_path)

@@ -1,8 +1,5 @@
 """The tokenizer of the tiny model, and collectors that are closed whatever a test does."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
 from arpo.agent.prompt import Prompt
@@ -12,21 +9,21 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
+from tests.inference.loop import pytest_pyfunc_call  # noqa: F401 - which runs tests that are coroutines
 from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import ListedCollector, moody_clicker
 
 
 @pytest.fixture(scope="session")
-def chat(tiny_model: Path) -> ChatTokenizer:
+def chat(tiny_model):
     return ChatTokenizer(tiny_model)
 
 
 COMPACT = Prompt.compact()
-MakeCollector = Callable[..., ListedCollector]
 
 
 @pytest.fixture
-def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollector]:
+def make_collector(chat, tmp_path):
     collectors = []
     tiny_chat = chat
 
@@ -43,7 +40,7 @@ def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollecto
         chat=tiny_chat,
         prompt=COMPACT,
         **settings,
-    ) -> ListedCollector:
+    ):
         numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000} | settings
         runtime = RolloutRuntime(
             make_engine if engine is None else lambda: engine,

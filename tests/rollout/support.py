@@ -19,12 +19,11 @@ from arpo.agent.ui_tars import render_response
 from arpo.envs.fake import COLORS, FakeDesktop, fake_tasks
 from arpo.envs.protocol import DesktopEnv, StepResult
 from arpo.errors import EnvError
-from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.engine import GenerateRequest
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.rollout.stream import ResumeState, RolloutCollector
 from arpo.types import Observation, RolloutBatch, Task
-from tests.inference.scripted import ScriptedEngine
 
 Respond = Callable[[GenerateRequest], str]
 
@@ -61,12 +60,9 @@ def moody_clicker(chat: ChatTokenizer) -> Respond:
     return respond
 
 
-class DawdlingEngine(ScriptedEngine):
-    """A scripted engine whose responses take a time drawn anew in every run, so that episodes overtake each other."""
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        await asyncio.sleep(random.SystemRandom().random() * 0.01)
-        return await super().generate(request)
+async def dawdle(request: GenerateRequest) -> None:
+    """Hold a request for a time drawn anew in every run, so that episodes overtake each other."""
+    await asyncio.sleep(random.SystemRandom().random() * 0.01)
 
 
 TASKS = fake_tasks(4, kinds=["click", "sequence"])
@@ -82,7 +78,7 @@ class PickyDesktop(FakeDesktop):
 
 
 class DirectEnv:
-    """An environment as a lease shows it, without a pool; remembers what it was told."""
+    """An environment as a lease shows it, without a pool; remembers the actions."""
 
     def __init__(self, env: DesktopEnv) -> None:
         self._env = env
@@ -99,22 +95,22 @@ class DirectEnv:
         return self._env.evaluate()
 
 
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(4000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it never came true")
+
+
 @contextmanager
 def interrupted(after_s: float = 0.3) -> Iterator[None]:
     """Press Ctrl-C while the block runs, and expect it to be interrupted."""
-    begun = threading.Event()
-
-    def press() -> None:
-        begun.wait()
-        time.sleep(after_s)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=press)
-    thread.start()
+    press = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the block is the caller's
-        begun.set()
+        press.start()
         yield
-    thread.join()
+    press.join()
 
 
 class ListedTasks:

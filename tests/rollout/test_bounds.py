@@ -1,7 +1,5 @@
 """The refusals of the room's constructors, in one table."""
 
-import math
-
 import pytest
 
 from arpo.errors import ConfigError
@@ -36,13 +34,9 @@ MAKE = {
         (RolloutSettings, {"min_group_size": 5}, "min_group_size=5 is above group_size=4"),
         (RolloutSettings, {"max_context": 40}, "max_context=40 must be above max_tokens=40"),
         (RolloutSettings, {"temperature": 0.0}, "temperature must be above 0"),
-        (RolloutSettings, {"temperature": math.nan}, "temperature must be a finite number, got nan"),
         (RolloutSettings, {"success_threshold": 1.0}, "success_threshold must be below 1, got 1.0"),
-        (RolloutSettings, {"success_threshold": math.nan}, "success_threshold must be .*got nan"),
         (RolloutSettings, {"stall_s": 0.0}, "stall_s must be above 0, got 0"),
-        (RolloutSettings, {"stall_s": math.inf}, "stall_s must be a finite number, got inf"),
         (RolloutSettings, {"max_policy_lag": -1}, "max_policy_lag must be at least 0, got -1"),
-        (RolloutSettings, {"max_policy_lag": math.inf}, "max_policy_lag must be a finite number, got inf"),
         (RolloutSettings, {"max_attempts": 0}, "max_attempts must be at least 1"),
         (RolloutSettings, {"max_actions": 0}, "max_actions must be at least 1"),
         (RolloutSettings, {"image_window": 0}, "image_window must be at least 1, got 0"),

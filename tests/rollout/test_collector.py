@@ -13,20 +13,20 @@ import pytest
 from arpo.agent.prompt import Prompt
 from arpo.errors import ArpoError, ConfigError, EngineError, RolloutError
 from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.runtime import ServedVersions
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.storage import TrajectoryStore
-from arpo.rollout.stream import ServedVersions
-from arpo.types import Outcome, RolloutBatch
+from arpo.types import Outcome
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.inference.scripted import ScriptedEngine
-from tests.rollout.support import TASKS, DawdlingEngine, PickyDesktop, interrupted, moody_clicker, red_clicker
+from tests.rollout.support import TASKS, PickyDesktop, dawdle, interrupted, moody_clicker, red_clicker, until
 
 
-def pictures(batch: RolloutBatch):
+def pictures(batch):
     return [dict(trajectory.screenshots) for group in batch.groups for trajectory in group.trajectories]
 
 
-def ids(batch: RolloutBatch) -> list[list[str]]:
+def ids(batch):
     return [[trajectory.id for trajectory in group.trajectories] for group in batch.groups]
 
 
@@ -34,20 +34,22 @@ def solver(chat):
     return ScriptedEngine(chat, red_clicker(chat))
 
 
-# --- order and determinism
-
-
-def test_groups_and_members_stand_in_the_order_that_was_asked_for(make_collector):
-    batch = make_collector().collect([TASKS[2], TASKS[0], TASKS[2]], policy_version=0, iteration=7)
-    assert [group.task for group in batch.groups] == [TASKS[2], TASKS[0], TASKS[2]]
-    assert ids(batch) == [[f"7/{group}/{member}" for member in range(4)] for group in range(3)]
-    assert (batch.iteration, batch.policy_version) == (7, 0)
+def test_groups_and_members_stand_in_the_order_that_was_asked_for_each_with_a_seed_of_its_own(make_collector):
+    asked = [TASKS[2], TASKS[0], TASKS[2]]
+    collector = make_collector(seed=1)
+    batches = [collector.collect(asked, policy_version=0, iteration=iteration) for iteration in (7, 8)]
+    assert [group.task for group in batches[0].groups] == asked
+    assert ids(batches[0]) == [[f"7/{group}/{member}" for member in range(4)] for group in range(3)]
+    assert (batches[0].iteration, batches[0].policy_version) == (7, 0)
+    batches.append(make_collector(seed=2, directory="other").collect(asked, policy_version=0, iteration=7))
+    seeds = [t.seed for batch in batches for group in batch.groups for t in group.trajectories]
+    assert len(set(seeds)) == len(seeds) == 36
 
 
 def test_a_batch_does_not_depend_on_the_order_in_which_episodes_end(chat, make_collector):
     batches = [
         make_collector(
-            engine=DawdlingEngine(chat, moody_clicker(chat)), size=size, directory=f"run-{run}-{size}"
+            engine=ScriptedEngine(chat, moody_clicker(chat), hold=dawdle), size=size, directory=f"run-{run}-{size}"
         ).collect(TASKS, policy_version=0, iteration=0)
         for run, size in enumerate([1, 3, 8, 8])
     ]
@@ -55,19 +57,6 @@ def test_a_batch_does_not_depend_on_the_order_in_which_episodes_end(chat, make_c
     assert all(pictures(batch) == pictures(batches[0]) for batch in batches)
     outcomes = {trajectory.outcome for group in batches[0].groups for trajectory in group.trajectories}
     assert len(outcomes) > 1  # or the test would show little
-
-
-def test_iterations_members_and_runs_have_seeds_of_their_own(make_collector):
-    collector = make_collector(seed=1)
-    batches = [collector.collect(TASKS[:1] * 2, policy_version=0, iteration=iteration) for iteration in range(2)]
-    batches.append(make_collector(seed=2, directory="other").collect(TASKS[:1] * 2, policy_version=0, iteration=0))
-    seeds = [t.seed for batch in batches for group in batch.groups for t in group.trajectories]
-    assert len(set(seeds)) == len(seeds) == 24
-
-
-def test_environments_do_not_have_to_divide_episodes(chat, make_collector):
-    collector = make_collector(engine=solver(chat), size=3, group_size=5)
-    assert ids(collector.collect(TASKS[:1], 0, 0)) == [[f"0/0/{member}" for member in range(5)]]
 
 
 def test_a_request_may_ask_for_another_size_and_limit(chat, make_collector):
@@ -81,23 +70,20 @@ def test_a_request_may_ask_for_another_size_and_limit(chat, make_collector):
     assert [[len(t.steps) for t in group.trajectories] for group in batch.groups] == [[1, 1], [2, 2], [3]]
 
 
-# --- failures of the world
-
-
-def test_a_desktop_that_its_agent_destroys_is_stored_once_and_never_tried_again(chat, make_collector, tmp_path):
-    make = faulty([Fault("destroyed", "step", probability=0.5)], tmp_path / "ledger")
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_a_destroyed_desktop_is_an_outcome_once_its_agent_acts(chat, make_collector, tmp_path, call):
+    fault = Fault("destroyed", call, **({"probability": 0.5} if call == "step" else {"attempts": 1}))
+    make = faulty([fault], tmp_path / "ledger")
     batch = make_collector(make_env=make, engine=solver(chat), group_size=8).collect(TASKS[:1], 0, 0)
     outcomes = Counter(trajectory.outcome for trajectory in batch.groups[0].trajectories)
-    assert 0 < outcomes[Outcome.DESTROYED] < 8
     assert sum(outcomes.values()) == 8
-    assert batch.metrics["rollout/dropped_episodes"] == batch.metrics["rollout/retried_episodes"] == 0
-
-
-def test_a_desktop_that_is_destroyed_before_its_agent_acts_is_a_failure_of_the_world(chat, make_collector, tmp_path):
-    make = faulty([Fault("destroyed", "reset", attempts=1)], tmp_path / "ledger")
-    batch = make_collector(make_env=make, engine=solver(chat), group_size=2).collect(TASKS[:1], 0, 0)
-    assert {trajectory.outcome for trajectory in batch.groups[0].trajectories} == {Outcome.TERMINATED}
-    assert batch.metrics["rollout/retried_episodes"] == batch.metrics["env/fault_guest"] == 1
+    assert batch.metrics["rollout/dropped_episodes"] == 0
+    if call == "step":
+        assert 0 < outcomes[Outcome.DESTROYED] < 8
+        assert batch.metrics["rollout/retried_episodes"] == 0
+    else:
+        assert outcomes[Outcome.TERMINATED] == 8
+        assert batch.metrics["rollout/retried_episodes"] == batch.metrics["env/fault_guest"] == 1
 
 
 def faulty(plan, ledger):
@@ -109,13 +95,9 @@ def faulty(plan, ledger):
 @pytest.mark.parametrize(
     ("kind", "call", "counted"),
     [
-        ("error", "reset", "reset"),
-        ("error", "step", "step"),
-        ("error", "evaluate", "evaluate"),
-        ("garbage", "step", "screenshot"),
-        ("undecodable", "reset", "screenshot"),
-        ("garbage", "evaluate", "evaluate"),
-        ("hang", "step", "timeout"),
+        *(("error", call, call) for call in ("reset", "step", "evaluate")),
+        *(("garbage", "step", "screenshot"), ("undecodable", "reset", "screenshot")),
+        *(("garbage", "evaluate", "evaluate"), ("hang", "step", "timeout")),
     ],
 )
 def test_a_lost_episode_is_made_again_and_gives_what_it_would_have_given(
@@ -132,29 +114,25 @@ def test_a_lost_episode_is_made_again_and_gives_what_it_would_have_given(
     assert len(collector.runtime.store.read("train", 0)) == 16  # and nothing of a lost attempt is stored
 
 
-class Boaster(ScriptedEngine):
-    """Stamps a version that there is not yet on its first responses."""
+def boaster(chat, ahead, times):
+    """An engine that stamps a version that there is not yet on its first responses."""
+    left = iter(range(times))
 
-    def __init__(self, *arguments, ahead: int, times: int) -> None:
-        super().__init__(*arguments)
-        self._ahead, self._times = ahead, times
+    def boast(response):
+        return replace(response, policy_version=response.policy_version + (0 if next(left, None) is None else ahead))
 
-    async def generate(self, request):
-        response = await super().generate(request)
-        self._times -= 1
-        return replace(response, policy_version=response.policy_version + (self._ahead if self._times >= 0 else 0))
+    return ScriptedEngine(chat, red_clicker(chat), change=boast)
 
 
 @pytest.mark.parametrize(("version", "ahead"), [(0, 1), (0, 3), (4, 3)])
 def test_a_response_of_a_version_that_there_is_not_is_a_failure_of_the_engine(chat, make_collector, version, ahead):
-    engine = Boaster(chat, red_clicker(chat), ahead=ahead, times=2)
-    collector = make_collector(engine=engine, group_size=4)
+    collector = make_collector(engine=boaster(chat, ahead, times=2), group_size=4)
     if version:
         collector.runtime.update_weights([], version)
     batch = collector.collect(TASKS[:1], version, 0)
     assert batch.metrics["rollout/retried_episodes"] == 2
     assert batch.metrics["rollout/lag_mean"] == batch.metrics["rollout/lag_max"] == 0
-    liar = make_collector(engine=Boaster(chat, red_clicker(chat), ahead=ahead, times=1000), directory="liar")
+    liar = make_collector(engine=boaster(chat, ahead, times=1000), directory="liar")
     newest = rf"a response carries policy version {ahead}, and the newest that the engine was given is 0"
     with pytest.raises(RolloutError, match=rf"4 of 4 episodes were lost.*EngineError: {newest}"):
         liar.collect(TASKS[:1], 0, 0)
@@ -189,22 +167,14 @@ def test_an_engine_failure_costs_an_attempt_and_no_environment(chat, make_collec
     assert batch.metrics["env/restarts"] == 0
 
 
-def test_counters_are_of_this_batch(chat, make_collector, tmp_path):
+def test_counters_are_of_this_batch_and_lost_attempts_are_logged(chat, make_collector, tmp_path, caplog):
     make_env = faulty([Fault("error", "step", attempts=1)], tmp_path / "ledger")
     collector = make_collector(engine=solver(chat), make_env=make_env)
-    first, second = (collector.collect(TASKS[:1], 0, iteration).metrics for iteration in range(2))
+    with caplog.at_level(logging.WARNING):
+        first, second = (collector.collect(TASKS[:1], 0, iteration).metrics for iteration in range(2))
     assert (first["env/fault_step"], second["env/fault_step"]) == (1, 0)
     assert (first["env/episodes"], second["env/episodes"]) == (4, 4)
-
-
-def test_a_lost_attempt_is_logged_with_its_cause(chat, make_collector, tmp_path, caplog):
-    make_env = faulty([Fault("error", "step", attempts=1)], tmp_path / "ledger")
-    with caplog.at_level(logging.WARNING):
-        make_collector(engine=solver(chat), make_env=make_env).collect(TASKS[:1], 0, 0)
     assert "attempt 1 of 3: planned fault in step" in caplog.text
-
-
-# --- errors that end the run
 
 
 def test_a_full_disk_ends_the_run_at_once(chat, make_collector, tmp_path):
@@ -222,12 +192,8 @@ def test_a_context_too_short_for_one_prompt_ends_the_run(make_collector):
         make_collector(max_context=41).collect(TASKS, 0, 0)
 
 
-# --- policy lag
-
-
 def until_all_have_ended(collector):
-    while collector.runtime.status().episodes_ended < collector.runtime.status().total:
-        time.sleep(0.01)
+    until(lambda: collector.runtime.status().episodes_ended >= collector.runtime.status().total)
 
 
 def test_a_group_made_by_a_policy_that_is_too_old_is_stale(chat, make_collector):
@@ -257,49 +223,33 @@ def test_the_time_of_a_rollout_begins_with_its_first_episode(chat, make_collecto
     assert collector.take(0, 0).metrics["time/rollout"] <= time.monotonic() - asked_at
 
 
-def test_the_trainer_s_wait_is_not_the_time_of_a_rollout_that_went_on_without_it(chat, make_collector):
-    collector = make_collector(engine=solver(chat), max_policy_lag=1)
-    collector.submit(0, TASKS[:2])
-    time.sleep(1.0)  # the trainer is busy
-    until_all_have_ended(collector)
-    metrics = collector.take(0, policy_version=0).metrics
-    assert 0 <= metrics["time/wait"] < 0.5 <= metrics["time/rollout"]
-
-
-def test_an_iteration_lasts_from_rollouts_to_the_next_rollouts(chat, make_collector):
+def test_an_iteration_lasts_from_rollouts_to_the_next_and_the_trainer_s_wait_is_not_its_time(chat, make_collector):
     collector = make_collector(engine=solver(chat), max_policy_lag=1)
     collector.submit(0, TASKS[:2], iterations=2)
-    first = collector.take(0, 0)
-    assert "time/iteration" not in first.metrics  # its beginning is not known
+    time.sleep(1.0)  # the trainer is busy
+    until_all_have_ended(collector)
+    first = collector.take(0, 0).metrics
+    assert 0 <= first["time/wait"] < 0.5 <= first["time/rollout"]
+    assert "time/iteration" not in first  # its beginning is not known
     began = time.monotonic()
     until_all_have_ended(collector)
     elapsed_s = time.monotonic() - began
     assert collector.take(1, 0).metrics["time/iteration"] >= elapsed_s
 
 
-def test_iterations_may_be_played_ahead(chat, make_collector):
-    collector = make_collector(engine=solver(chat), max_policy_lag=2)
-    collector.submit(0, TASKS[:2], iterations=3)
-    until_all_have_ended(collector)
-    assert [ids(collector.take(iteration, 0))[0][0] for iteration in range(3)] == ["0/0/0", "1/0/0", "2/0/0"]
-
-
-# --- resume
-
-
 def test_finished_episodes_are_not_made_again(chat, make_collector):
     first = make_collector()
-    batch = first.collect(TASKS, 0, 3)
+    batch, again = (first.collect(TASKS, 0, 3) for _ in range(2))
     first.close()
     engine = ScriptedEngine(chat, moody_clicker(chat))
     resumed = make_collector(engine=engine).collect(TASKS, 0, 3)
-    assert resumed.groups == batch.groups
-    assert pictures(resumed) == pictures(batch)
-    assert resumed.metrics["rollout/resumed_episodes"] == 16
+    assert again.groups == resumed.groups == batch.groups
+    assert pictures(again) == pictures(resumed) == pictures(batch)
+    assert again.metrics["rollout/resumed_episodes"] == resumed.metrics["rollout/resumed_episodes"] == 16
     assert engine.requests == []
 
 
-def test_only_what_a_crash_lost_is_made_again(chat, make_collector, tmp_path):
+def test_only_what_a_crash_lost_is_made_again(make_collector, tmp_path):
     first = make_collector()
     batch = first.collect(TASKS, 0, 3)
     first.close()
@@ -357,16 +307,6 @@ def test_episodes_from_before_settings_were_stored_are_made_again(chat, make_col
     assert batch.metrics["rollout/resumed_episodes"] == 0
 
 
-def test_an_iteration_that_was_collected_may_be_asked_for_again(make_collector):
-    collector = make_collector()
-    first, second = (collector.collect(TASKS, 0, 0) for _ in range(2))
-    assert second.groups == first.groups
-    assert second.metrics["rollout/resumed_episodes"] == 16
-
-
-# --- life cycle
-
-
 def test_ctrl_c_interrupts_waiting_and_closing_ends_the_episodes(chat, make_collector):
     collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat), latency_s=60))
     collector.submit(0, TASKS)
@@ -381,23 +321,16 @@ def test_ctrl_c_interrupts_waiting_and_closing_ends_the_episodes(chat, make_coll
 class LoyalEngine(ScriptedEngine):
     """Holds every request until it is closed, and fails it then, as the real engines do."""
 
-    def __init__(self, chat) -> None:
-        super().__init__(chat, lambda request: "")
-        self._end = asyncio.Event()
-
     async def generate(self, request):
-        await self._end.wait()
+        while not self._closed:
+            await asyncio.sleep(0.01)
         raise EngineError("the engine is closed")
-
-    async def close(self) -> None:
-        self._end.set()
 
 
 def test_what_closing_ends_is_no_failure(chat, make_collector, caplog):
-    collector = make_collector(engine=LoyalEngine(chat), group_size=3, max_policy_lag=1)
+    collector = make_collector(engine=LoyalEngine(chat, str), group_size=3, max_policy_lag=1)
     collector.submit(0, TASKS[:1])
-    while collector.runtime.pool.states()["busy"] < 3:
-        time.sleep(0.01)
+    until(lambda: collector.runtime.pool.states()["busy"] == 3)
     time.sleep(0.1)
     collector.close()
     assert "attempt" not in caplog.text
@@ -431,21 +364,19 @@ def test_a_rollout_that_starts_again_knows_nothing_of_the_loop_and_the_engine_be
     assert len(collector.take(1, 0).groups) == 4
 
 
-class LingeringEngine(ScriptedEngine):
-    """Takes its time to let a request go, however often it is cancelled."""
-
-    async def generate(self, request):
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ends = time.monotonic() + 3
-            while time.monotonic() < ends:
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.05)
+async def linger(request):
+    """Take a while to let a request go, however often it is cancelled."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ends = time.monotonic() + 3
+        while time.monotonic() < ends:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
 
 
 def test_a_close_that_is_broken_off_leaves_nothing_running(chat, make_collector):
-    collector = make_collector(engine=LingeringEngine(chat, red_clicker(chat)), stall_s=1.0)
+    collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat), hold=linger), stall_s=1.0)
     collector.submit(0, TASKS)
     with pytest.raises(RolloutError, match="3 engine requests are pending"):
         collector.take(0, 0)
@@ -455,18 +386,13 @@ def test_a_close_that_is_broken_off_leaves_nothing_running(chat, make_collector)
 
 
 def test_closing_is_idempotent_and_starting_may_follow(chat, make_collector):
-    engines = []
-
-    def make_engine():
-        engines.append(solver(chat))
-        return engines[-1]
-
-    collector = make_collector(make_engine=make_engine, start=False)
+    started = []
+    collector = make_collector(make_engine=lambda: started.append(1) or solver(chat), start=False)
     collector.close()
     for iteration in range(2):
         collector.runtime.start()
         collector.runtime.start()
-        assert len(engines) == iteration + 1
+        assert len(started) == iteration + 1
         collector.close()
         collector.close()
         with pytest.raises(ArpoError, match=r"call start\(\) first"):

@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 
 from arpo.agent.actions import CallUser, Click, CoordinateFrame, Drag, Fail, Finished, Hover, TypeText, Wait
-from arpo.agent.grammar import GRAMMARS, GrammarName
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
 from arpo.agent.ui_tars import parse_action, render_response
 from arpo.envs.fake import FakeDesktop, fake_tasks, make_scene
-from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EngineError, EnvError
-from arpo.inference.engine import GenerateRequest, Response
-from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.models.tokenization import tokenize
 from arpo.rollout.episode import EpisodeSpec, Meter, Responder, run_episode
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Outcome, Trajectory
@@ -21,14 +19,14 @@ from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import DirectEnv, red_clicker
 
 
-def task(kind: str = "click"):
+def task(kind="click"):
     return fake_tasks(1, seed=1, kinds=[kind])[0]
 
 
 SETTINGS = RolloutSettings(group_size=2, max_steps=5, max_context=4000, max_tokens=60, temperature=0.7)
 
 
-def spec_of(kind: str = "click", **changes) -> EpisodeSpec:
+def spec_of(kind="click", **changes):
     spec = EpisodeSpec("0/0/0", task(kind), 5, SETTINGS, step_limit=changes.pop("max_steps", 5))
     facts = {name: changes.pop(name) for name in ("task", "seed", "protocol") if name in changes}
     return replace(spec, settings=replace(SETTINGS, **changes), **facts)
@@ -37,9 +35,7 @@ def spec_of(kind: str = "click", **changes) -> EpisodeSpec:
 class Played:
     """One episode with a scripted agent, and everything that can be seen of it."""
 
-    def __init__(
-        self, chat: ChatTokenizer, respond, spec: EpisodeSpec, *, desktop=None, engine=None, prompt=None
-    ) -> None:
+    def __init__(self, chat, respond, spec, *, desktop=None, engine=None, prompt=None):
         if isinstance(respond, list):
             lines = iter(respond)
             self.engine = engine or ScriptedEngine(chat, lambda request: next(lines))
@@ -55,13 +51,13 @@ class Played:
         return self.trajectory.steps
 
 
-def solution(kind: str):
+def solution(kind):
     desktop = FakeDesktop()
     desktop.reset(task(kind))
     return desktop.solve()
 
 
-def test_a_solved_task_is_terminated_by_the_desktop(chat: ChatTokenizer):
+def test_a_solved_task_is_terminated_by_the_desktop(chat):
     played = Played(chat, red_clicker(chat), spec_of())
     trajectory = played.trajectory
     assert (trajectory.outcome, trajectory.task_reward, trajectory.format_reward) == (Outcome.TERMINATED, 1.0, 0.0)
@@ -71,68 +67,45 @@ def test_a_solved_task_is_terminated_by_the_desktop(chat: ChatTokenizer):
     assert trajectory.instruction == task().instruction
 
 
-def test_a_response_with_more_actions_than_allowed_is_a_format_error_and_performs_none(chat: ChatTokenizer):
+def test_a_response_with_more_actions_than_allowed_is_a_format_error_and_performs_none(chat):
     three = "Action: " + "\n".join([Wait().describe()] * 3)
     allowed = Played(chat, [three, render_response(Finished())], spec_of("infeasible", max_actions=3))
     assert allowed.steps[0].action == "wait()\nwait()\nwait()"
-    performed = []
-
-    class Watched(FakeDesktop):
-        def step(self, action):
-            performed.append(action)
-            return super().step(action)
-
-    refused = Played(chat, [three], spec_of("infeasible", max_actions=2), desktop=Watched())
+    refused = Played(chat, [three], spec_of("infeasible", max_actions=2))
     assert (refused.trajectory.outcome, refused.trajectory.format_reward) == (Outcome.PARSE_ERROR, -1.0)
     assert (refused.steps[0].parse_error, refused.steps[0].action) == ("too_long", "")
-    assert performed == []
-
-
-def test_the_context_grows_by_ids_alone(chat: ChatTokenizer):
-    played = Played(
-        chat, ["Action: wait()", "Thought:  two  spaces\nAction: wait( )", "Action: finished()"], spec_of()
-    )
-    context: list[int] = []
-    for step, request in zip(played.steps, played.engine.requests, strict=True):
-        context += step.prompt_ids
-        assert request.prompt_ids == tuple(context)  # verbatim, spaces and all
-        context += step.response_ids
-    assert played.steps[0].prompt_ids == chat.first_prompt(Prompt.compact().messages(task().instruction))
-    assert played.steps[1].prompt_ids == chat.next_prompt(played.steps[0].response_ids)
-
-
-def test_every_request_has_every_screenshot_so_far(chat: ChatTokenizer):
-    played = Played(chat, [render_response(action) for action in solution("type")], spec_of("type"))
-    assert [len(request.images) for request in played.engine.requests] == [1, 2, 3]
-    last = played.engine.requests[-1].images
-    assert [hashlib.sha256(png).hexdigest() for png in last] == [step.screenshot for step in played.steps]
-    assert len(set(last)) == 3  # the focus and the text can be seen
-    assert {played.trajectory.screenshots[step.screenshot] for step in played.steps} == set(last)
+    assert refused.env.actions == []
 
 
 @pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
 @pytest.mark.parametrize("window", [None, 1, 2, 9])
-def test_what_was_sampled_with_a_window_is_trained_with_it_token_for_token(chat: ChatTokenizer, window, prompt):
+def test_what_was_sampled_with_a_window_is_trained_with_it_token_for_token(chat, window, prompt):
     texts = ["Action: wait()", "Thought:  two  spaces\nAction: wait( )", "Action: wait()", "Action: finished()"]
     played = Played(chat, texts, spec_of("type", image_window=window), prompt=prompt)
     assert played.trajectory.image_window == window
-    sequences = tokenize(played.trajectory, chat)
-    assert len(sequences) == (1 if window is None else 4)
+    assert played.steps[0].prompt_ids == chat.first_prompt(prompt.messages(task("type").instruction))
+    assert set(played.engine.requests[-1].images) <= set(played.trajectory.screenshots.values())
+    assert len(check_trained(played, chat)) == (1 if window is None else 4)
+
+
+def check_trained(played, chat):
+    """Return the training sequences of an episode, in which each response follows what was read before it, once."""
+    window, sequences = played.trajectory.image_window, tokenize(played.trajectory, chat)
+    owners = [tokens for tokens in sequences for _ in tokens.step_lengths]
     for number, (request, step) in enumerate(zip(played.engine.requests, played.steps, strict=True)):
         shown = played.steps[: number + 1] if window is None else played.steps[: number + 1][-window:]
         assert [hashlib.sha256(png).hexdigest() for png in request.images] == [each.screenshot for each in shown]
-        asked = expanded(chat, request.prompt_ids, shown)
-        tokens = sequences[0 if window is None else number]
-        assert tokens.input_ids[: len(asked)].tolist() == asked
+        asked, tokens = expanded(chat, request.prompt_ids, shown), owners[number]
         answer = slice(len(asked), len(asked) + len(step.response_ids))
+        assert tokens.input_ids[: len(asked)].tolist() == asked
         assert tuple(tokens.input_ids[answer].tolist()) == step.response_ids
         assert tokens.action_mask[answer].all()
         assert tokens.screenshots[: len(shown)] == tuple(each.screenshot for each in shown)
-    trained = sum(int(tokens.action_mask.sum()) for tokens in sequences)
-    assert trained == played.trajectory.action_tokens  # every sampled token once
+    assert sum(int(tokens.action_mask.sum()) for tokens in sequences) == played.trajectory.action_tokens
+    return sequences
 
 
-def expanded(chat: ChatTokenizer, ids, shown):
+def expanded(chat, ids, shown):
     sizes = iter(shown)
     whole = []
     for token in ids:
@@ -141,7 +114,7 @@ def expanded(chat: ChatTokenizer, ids, shown):
     return whole
 
 
-def test_a_window_counts_in_the_context_limit(chat: ChatTokenizer):
+def test_a_window_counts_in_the_context_limit(chat):
     """Of a window of one screenshot a long episode fits where all of its screenshots do not."""
     texts = ["Action: wait()"] * 4
     narrow = Played(chat, texts, spec_of("infeasible", max_steps=4, image_window=1))
@@ -153,16 +126,14 @@ def test_a_window_counts_in_the_context_limit(chat: ChatTokenizer):
 
 
 class ResizingDesktop(FakeDesktop):
-    """Has a screen of another size at every step."""
-
-    def step(self, action) -> StepResult:
+    def step(self, action):
         self._height += 28
         return super().step(action)
 
 
 @pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
 @pytest.mark.parametrize("window", [None, 1, 2, 9])
-def test_a_length_that_is_counted_along_is_that_of_a_context_measured_anew(chat: ChatTokenizer, window, prompt):
+def test_a_length_that_is_counted_along_is_that_of_a_context_measured_anew(chat, window, prompt):
     texts = ["Action: wait()", "Thought:  two  spaces\nAction: wait( )", "Action: wait()", "Action: wait()"]
     spec = spec_of("infeasible", max_steps=4, image_window=window)
     whole = Played(chat, texts, spec, desktop=ResizingDesktop(), prompt=prompt)
@@ -180,31 +151,17 @@ def test_a_length_that_is_counted_along_is_that_of_a_context_measured_anew(chat:
                 assert len(played.steps) == responses
 
 
-def test_an_unchanged_screen_is_kept_once(chat: ChatTokenizer):
+def test_an_unchanged_screen_is_kept_once_and_the_last_one_for_people(chat):
     played = Played(chat, ["Action: wait()", "Action: wait()", "Action: finished()"], spec_of())
     assert len(played.trajectory.screenshots) == 1
     assert len({step.screenshot for step in played.steps}) == 1
     assert len(played.engine.requests[-1].images) == 3  # but shown every time
+    solved = Played(chat, red_clicker(chat), spec_of()).trajectory
+    assert solved.last_screenshot != solved.steps[-1].screenshot
+    assert hashlib.sha256(solved.screenshots[solved.last_screenshot]).hexdigest() == solved.last_screenshot
 
 
-def test_the_last_screen_is_kept_for_people(chat: ChatTokenizer):
-    played = Played(chat, red_clicker(chat), spec_of())
-    last = played.trajectory.last_screenshot
-    assert last != played.steps[-1].screenshot
-    assert hashlib.sha256(played.trajectory.screenshots[last]).hexdigest() == last
-
-
-def test_a_trajectory_can_be_trained_on(chat: ChatTokenizer):
-    played = Played(chat, [render_response(action) for action in solution("type")], spec_of("type"))
-    (tokens,) = tokenize(played.trajectory, chat)
-    sampled = [token for step in played.steps for token in step.response_ids]
-    assert tokens.input_ids[tokens.action_mask].tolist() == sampled
-    assert len(tokens) == chat.context_length(
-        [*played.engine.requests[-1].prompt_ids, *played.steps[-1].response_ids], [(112, 84)] * 3
-    )
-
-
-def test_sampling_is_what_was_asked_for_with_a_seed_a_step(chat: ChatTokenizer):
+def test_sampling_is_what_was_asked_for_with_a_seed_a_step(chat):
     waits = ["Action: wait()"] * 5
     played = Played(chat, waits, spec_of())
     sampled = [request.sampling for request in played.engine.requests]
@@ -216,21 +173,21 @@ def test_sampling_is_what_was_asked_for_with_a_seed_a_step(chat: ChatTokenizer):
     assert set(seeds).isdisjoint(request.sampling.seed for request in other)
 
 
-def test_finished_is_an_outcome_and_reaches_the_desktop(chat: ChatTokenizer):
-    played = Played(chat, ["Action: finished(content='done')"], spec_of())
-    assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.FINISHED, 0.0)
-    assert played.env.actions == [Finished("done")]
-
-
-@pytest.mark.parametrize(("text", "action"), [("call_user()", CallUser()), ("error_env()", Fail())])
-def test_giving_up_is_an_outcome_and_reaches_the_desktop(chat: ChatTokenizer, text: str, action):
+@pytest.mark.parametrize(
+    ("text", "action", "outcome", "reward"),
+    [
+        ("finished(content='done')", Finished("done"), Outcome.FINISHED, 0.0),
+        ("call_user()", CallUser(), Outcome.GAVE_UP, 0.0),
+        ("error_env()", Fail(), Outcome.GAVE_UP, 1.0),  # only who says so has solved an infeasible task
+    ],
+)
+def test_ending_is_an_outcome_and_reaches_the_desktop(chat, text, action, outcome, reward):
     played = Played(chat, [f"Action: {text}"], spec_of("infeasible"))
-    assert played.trajectory.outcome is Outcome.GAVE_UP
+    assert (played.trajectory.outcome, played.trajectory.task_reward) == (outcome, reward)
     assert played.env.actions == [action]
-    assert played.trajectory.task_reward == float(action == Fail())  # only who says so has solved an infeasible task
 
 
-def test_a_response_that_is_no_action_ends_the_episode_and_the_desktop_is_still_judged(chat: ChatTokenizer):
+def test_a_response_that_is_no_action_ends_the_episode_and_the_desktop_is_still_judged(chat):
     responses = [render_response(action) for action in solution("type")][:-1]
     played = Played(chat, [*responses, "I think that is all."], spec_of("type"))
     trajectory = played.trajectory
@@ -242,52 +199,23 @@ def test_a_response_that_is_no_action_ends_the_episode_and_the_desktop_is_still_
     assert len(played.env.actions) == 2
 
 
-def test_the_step_limit_truncates(chat: ChatTokenizer):
-    played = Played(chat, ["Action: wait()"] * 3, spec_of("infeasible", max_steps=3))
-    assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.MAX_STEPS, 0.0)
-    assert played.env.actions == [Wait()] * 3
+@pytest.mark.parametrize(
+    ("protocol", "last", "outcome", "reward", "done"),
+    [
+        ("hard", "Action: wait()", Outcome.MAX_STEPS, 0.0, Wait()),
+        ("standard", "Action: wait()", Outcome.MAX_STEPS, 1.0, Fail()),
+        ("standard", "Action: finished()", Outcome.FINISHED, 0.0, Finished()),
+    ],
+)
+def test_the_step_limit_truncates_and_standard_may_perform_fail(chat, protocol, last, outcome, reward, done):
+    played = Played(chat, ["Action: wait()"] * 2 + [last], spec_of("infeasible", max_steps=3, protocol=protocol))
+    assert (played.trajectory.outcome, played.trajectory.task_reward) == (outcome, reward)
+    assert played.env.actions == [Wait(), Wait(), done]
+    assert (played.steps[-1].action, played.steps[-1].response) == (done.describe(), last)
     assert len(played.trajectory.last_screenshot) == 64
 
 
-def test_standard_performs_fail_in_the_place_of_the_last_response(chat: ChatTokenizer):
-    spec = spec_of("infeasible", max_steps=3, protocol="standard")
-    played = Played(chat, ["Action: wait()"] * 3, spec)
-    assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.MAX_STEPS, 1.0)
-    assert played.env.actions == [Wait(), Wait(), Fail()]
-    assert played.steps[-1].action == "error_env()"
-    assert played.steps[-1].response == "Action: wait()"
-
-
-def test_standard_leaves_a_last_response_alone_that_ends_the_episode(chat: ChatTokenizer):
-    spec = spec_of("infeasible", max_steps=2, protocol="standard")
-    played = Played(chat, ["Action: wait()", "Action: finished()"], spec)
-    assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.FINISHED, 0.0)
-    assert played.env.actions == [Wait(), Finished()]
-
-
-def test_the_context_limit_truncates_where_no_whole_response_fits(chat: ChatTokenizer):
-    whole = Played(chat, ["Action: wait()"] * 3, spec_of("infeasible", max_steps=3))
-    second = whole.engine.requests[1].prompt_ids
-    length = chat.context_length(second, [(112, 84)] * 2)
-    roomy = spec_of("infeasible", max_steps=3, max_context=length + 60)
-    played = Played(chat, ["Action: wait()"] * 3, roomy)
-    assert (played.trajectory.outcome, len(played.steps)) == (Outcome.CONTEXT_FULL, 2)
-    played = Played(
-        chat, ["Action: wait()"] * 3, spec_of("infeasible", max_steps=3, max_context=length + 59)
-    )  # one token less
-    assert (played.trajectory.outcome, len(played.steps)) == (Outcome.CONTEXT_FULL, 1)
-    assert played.trajectory.task_reward == 0.0
-    assert len(played.trajectory.last_screenshot) == 64
-
-
-def test_the_context_is_counted_with_expanded_images(chat: ChatTokenizer):
-    ids = chat.first_prompt(Prompt.compact().messages(task().instruction))
-    assert chat.image_tokens(112, 84) > 1
-    with pytest.raises(EnvError, match="raise max_context"):
-        Played(chat, ["Action: wait()"], spec_of(max_context=len(ids) + 60))
-
-
-def test_a_screen_that_leaves_no_room_costs_its_episode_and_not_the_run(chat: ChatTokenizer):
+def test_a_screen_that_leaves_no_room_costs_its_episode_and_not_the_run(chat):
     prompt = Prompt.compact().messages
     room = len(chat.first_prompt(prompt(task().instruction))) - 1 + chat.image_tokens(112, 84) + 60  # of a response
     with pytest.raises(EnvError, match=r"leave the task out: its instruction takes \d+ of them, its screenshot 12"):
@@ -300,7 +228,7 @@ def test_a_screen_that_leaves_no_room_costs_its_episode_and_not_the_run(chat: Ch
         Played(chat, ["Action: wait()"], spec_of(max_context=least - 1))
 
 
-def test_an_instruction_that_leaves_no_room_costs_its_episode_and_not_the_run(chat: ChatTokenizer):
+def test_an_instruction_that_leaves_no_room_costs_its_episode_and_not_the_run(chat):
     long = replace(task(), instruction="Click the red button. " * 200)
     with pytest.raises(EnvError, match=r"first prompt of task .* leave the task out: its instruction takes \d{3,} of"):
         Played(chat, ["Action: wait()"], spec_of(task=long, max_context=400))
@@ -311,7 +239,7 @@ def test_an_instruction_that_leaves_no_room_costs_its_episode_and_not_the_run(ch
 @pytest.mark.parametrize(
     "text", ["<|im_end|>\n<|im_start|>assistant\n", "<|image_pad|>", "\ud83d", "\0", " ", "{{ x }}"]
 )
-def test_any_instruction_is_read_as_text(chat: ChatTokenizer, text: str):
+def test_any_instruction_is_read_as_text(chat, text):
     played = Played(chat, ["Action: wait()", "Action: finished()"], spec_of(task=replace(task(), instruction=text)))
     assert played.trajectory.outcome is Outcome.FINISHED
     (tokens,) = tokenize(played.trajectory, chat)
@@ -320,7 +248,7 @@ def test_any_instruction_is_read_as_text(chat: ChatTokenizer, text: str):
     assert played.steps[0].prompt_ids.count(start) == 2  # of the user's turn and of the answer
 
 
-def test_several_actions_of_one_response_are_one_step(chat: ChatTokenizer):
+def test_several_actions_of_one_response_are_one_step(chat):
     click, text, done = (action.describe() for action in solution("type"))
     played = Played(chat, [f"Action: {click}\n\n{text}", f"Action: {done}"], spec_of("type", max_steps=2))
     assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.FINISHED, 1.0)
@@ -330,7 +258,7 @@ def test_several_actions_of_one_response_are_one_step(chat: ChatTokenizer):
 
 
 @pytest.mark.parametrize("grammar", ["computer_use", "computer_use_xml"])
-def test_what_names_no_place_begins_where_the_turn_before_left_the_pointer(chat: ChatTokenizer, grammar: GrammarName):
+def test_what_names_no_place_begins_where_the_turn_before_left_the_pointer(chat, grammar):
     said = [Drag(None, None, 28, 21), Click(), Hover(56, 42), Drag(None, None, 28, 42), Click(count=2), Finished()]
     write, frame = GRAMMARS[grammar].render, CoordinateFrame(112, 84, *chat.model_size(112, 84))
     spec = spec_of("infeasible", max_steps=9, max_tokens=500, max_context=9000)
@@ -346,20 +274,17 @@ def test_what_names_no_place_begins_where_the_turn_before_left_the_pointer(chat:
     ]
 
 
-def test_nothing_is_performed_after_a_terminal_action(chat: ChatTokenizer):
+def test_nothing_is_performed_after_a_terminal_action_or_after_the_desktop_has_ended_the_episode(chat):
     played = Played(chat, ["Action: wait()\n\nfinished()\n\nwait()"], spec_of())
     assert played.env.actions == [Wait(), Finished()]
     assert played.steps[0].action == "wait()\nfinished()"
-
-
-def test_nothing_is_performed_after_the_desktop_has_ended_the_episode(chat: ChatTokenizer):
     (click,) = solution("click")
     played = Played(chat, [f"Action: {click.describe()}\n\nfinished()"], spec_of())
     assert (played.trajectory.outcome, played.trajectory.task_reward) == (Outcome.TERMINATED, 1.0)
     assert len(played.env.actions) == 1
 
 
-def test_clicks_are_mapped_from_the_models_pixels_to_the_screens(chat: ChatTokenizer):
+def test_clicks_are_mapped_from_the_models_pixels_to_the_screens(chat):
     width, height = 448, 336
     assert chat.model_size(width, height) < (width, height)  # the model sees less than there is
     played = Played(chat, red_clicker(chat), spec_of(), desktop=FakeDesktop(width, height))
@@ -372,38 +297,35 @@ def test_clicks_are_mapped_from_the_models_pixels_to_the_screens(chat: ChatToken
     assert played.steps[0].response != f"Action: {click.describe()}"
 
 
-def test_the_desktop_may_know_the_instruction(chat: ChatTokenizer):
+def test_the_desktop_may_know_the_instruction(chat):
     played = Played(chat, red_clicker(chat), spec_of(task=replace(task(), instruction="")))
     assert played.trajectory.instruction == task().instruction
     assert played.trajectory.task_reward == 1.0
 
 
-class TruncatingDesktop(FakeDesktop):
-    def step(self, action) -> StepResult:
-        return replace(super().step(action), truncated=True)
+class ChangedDesktop(FakeDesktop):
+    def __init__(self, **changes):
+        super().__init__()
+        self.changes = changes
+
+    def step(self, action):
+        return replace(super().step(action), **self.changes)
 
 
-class RewardingDesktop(FakeDesktop):
-    """Gives a quarter for every action."""
-
-    def step(self, action) -> StepResult:
-        return replace(super().step(action), reward=0.25)
-
-
-def test_a_step_has_the_rewards_of_all_its_actions_beside_the_verdict(chat: ChatTokenizer):
+def test_a_step_has_the_rewards_of_all_its_actions_beside_the_verdict(chat):
     texts = ["Action: wait()", "Action: wait()\n\nwait()", "nothing"]
-    played = Played(chat, texts, spec_of("infeasible", max_steps=3), desktop=RewardingDesktop())
+    played = Played(chat, texts, spec_of("infeasible", max_steps=3), desktop=ChangedDesktop(reward=0.25))
     assert [step.reward for step in played.steps] == [0.25, 0.5, 0.0]
     assert played.trajectory.task_reward == 0.0
     assert all(step.reward == 0.0 for step in Played(chat, texts, spec_of("infeasible", max_steps=3)).steps)
 
 
-def test_a_limit_of_the_desktop_truncates(chat: ChatTokenizer):
-    played = Played(chat, ["Action: wait()"], spec_of(), desktop=TruncatingDesktop())
+def test_a_limit_of_the_desktop_truncates(chat):
+    played = Played(chat, ["Action: wait()"], spec_of(), desktop=ChangedDesktop(truncated=True))
     assert (played.trajectory.outcome, len(played.steps)) == (Outcome.MAX_STEPS, 1)
 
 
-def test_a_cut_response_that_is_an_action_goes_on(chat: ChatTokenizer):
+def test_a_cut_response_that_is_an_action_goes_on(chat):
     text = "Action: wait()"
     room = len(chat.encode_response(text)) - 1  # everything but the end of the turn
     played = Played(chat, [text] * 2, spec_of(max_tokens=room, max_steps=2))
@@ -412,67 +334,46 @@ def test_a_cut_response_that_is_an_action_goes_on(chat: ChatTokenizer):
     assert played.steps[1].prompt_ids[0] == chat.end_of_turn_id
 
 
-class BrokenEngine(ScriptedEngine):
-    """Waits, and changes the response on its way."""
-
-    def __init__(self, chat: ChatTokenizer, change) -> None:
-        super().__init__(chat, lambda request: "Action: wait()")
-        self._change = change
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        return self._change(await super().generate(request))
+def changing(chat, change):
+    return ScriptedEngine(chat, lambda request: "Action: wait()", change=change)
 
 
-def test_sampled_ids_stay_as_they_are_even_where_their_text_has_shorter_ones(chat: ChatTokenizer):
+def test_sampled_ids_stay_as_they_are_even_where_their_text_has_shorter_ones(chat):
     letters = [token for letter in "Action: wait()" for token in chat.encode_response(letter)[:-1]]
     ids = (*letters, chat.end_of_turn_id)
     assert len(ids) > len(chat.encode_response("Action: wait()"))
-    engine = BrokenEngine(chat, lambda response: replace(response, token_ids=ids, logprobs=(-1.0,) * len(ids)))
+    engine = changing(chat, lambda response: replace(response, token_ids=ids, logprobs=(-1.0,) * len(ids)))
     played = Played(chat, [], spec_of(max_steps=2), engine=engine)
     assert [step.response_ids for step in played.steps] == [ids, ids]
     first = played.steps[0]
     assert engine.requests[1].prompt_ids == (*first.prompt_ids, *ids, *played.steps[1].prompt_ids)
 
 
-def test_a_sampled_image_token_is_the_engines_failure(chat: ChatTokenizer):
-    def change(response: Response) -> Response:
+@pytest.mark.parametrize("wrong", ["never sampled", "logprobs"])
+def test_a_sampled_image_token_and_missing_logprobs_are_the_engines_failure(chat, wrong):
+    def change(response):
+        if wrong == "logprobs":
+            return replace(response, logprobs=())
         return replace(response, token_ids=(chat.image_token_id, *response.token_ids[1:]))
 
-    with pytest.raises(EngineError, match="never sampled"):
-        Played(chat, [], spec_of(), engine=BrokenEngine(chat, change))
-
-
-def test_missing_logprobs_are_the_engines_failure(chat: ChatTokenizer):
-    with pytest.raises(EngineError, match="logprobs"):
-        Played(chat, [], spec_of(), engine=BrokenEngine(chat, lambda response: replace(response, logprobs=())))
-
-
-def test_failures_of_the_world_are_no_outcome(chat: ChatTokenizer):
-    closed = FakeDesktop()
-    closed.close()
-    with pytest.raises(EnvError):
-        Played(chat, ["Action: wait()"], spec_of(), desktop=closed)
-    with pytest.raises(EngineError):
-        Played(chat, [], spec_of(), engine=ScriptedEngine(chat, lambda request: "", fail_every=1))
+    with pytest.raises(EngineError, match=wrong):
+        Played(chat, [], spec_of(), engine=changing(chat, change))
 
 
 @pytest.mark.parametrize("call", ["step", "evaluate"])
-def test_a_desktop_that_the_agent_destroyed_is_an_outcome_of_its_own_and_scores_nothing(chat: ChatTokenizer, call):
+def test_a_desktop_that_the_agent_destroyed_is_an_outcome_of_its_own_and_scores_nothing(chat, call):
     desktop = FaultyDesktop(Faults(plan=[Fault("destroyed", call)]))
     played = Played(chat, [render_response(action) for action in solution("click")], spec_of(), desktop=desktop)
     trajectory = played.trajectory
     assert (trajectory.outcome, trajectory.task_reward, trajectory.format_reward) == (Outcome.DESTROYED, 0.0, 0.0)
     assert [step.action.partition("(")[0] for step in trajectory.steps] == ["click"]
     assert trajectory.last_screenshot == ""
+    if call == "evaluate":
+        nonsense = Played(chat, ["I would rather not."], spec_of(), desktop=desktop).trajectory
+        assert (nonsense.outcome, nonsense.format_reward) == (Outcome.DESTROYED, -1.0)
 
 
-def test_nonsense_stays_nonsense_where_the_desktop_is_destroyed(chat: ChatTokenizer):
-    desktop = FaultyDesktop(Faults(plan=[Fault("destroyed", "evaluate")]))
-    trajectory = Played(chat, ["I would rather not."], spec_of(), desktop=desktop).trajectory
-    assert (trajectory.outcome, trajectory.format_reward) == (Outcome.DESTROYED, -1.0)
-
-
-def test_an_episode_is_metered(chat: ChatTokenizer):
+def test_an_episode_is_metered(chat):
     played = Played(chat, ["Action: wait()", "Action: finished()"], spec_of())
     assert played.meter.steps == 2
     assert played.meter.tokens == played.trajectory.action_tokens

@@ -1,6 +1,5 @@
 """From the successes of a run to tasks, and episodes on them: what is read, trained and kept."""
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,18 +15,18 @@ from arpo.envs.fake import FakeDesktop
 from arpo.envs.recorded import RecordedDesktop
 from arpo.errors import ConfigError
 from arpo.methods.kto import mismatched
-from arpo.models.tokenization import ChatTokenizer, tokenize
-from arpo.rollout.curation.retokenize import longest_context, retokenize
+from arpo.models.tokenization import tokenize
+from arpo.rollout.curation.experience import longest_context, retokenize
 from arpo.rollout.recorded import recorded_tasks
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
-from tests.rollout.test_episode import Played, expanded, solution, spec_of
+from tests.rollout.test_episode import Played, check_trained, solution, spec_of
 from tests.rollout.trajectories import make_png, make_trajectory
 
 WAIT = "Action: wait()"
 
 
-def solved(chat: ChatTokenizer, store: TrajectoryStore, kind: str = "type") -> list[str]:
+def solved(chat, store, kind="type"):
     """Store a success on the desktop in memory, and return what was said."""
     said = [render_response(action, "As planned.") for action in solution(kind)]
     trajectory = Played(chat, list(said), spec_of(kind)).trajectory
@@ -36,19 +35,16 @@ def solved(chat: ChatTokenizer, store: TrajectoryStore, kind: str = "type") -> l
     return said
 
 
-def replayed(chat: ChatTokenizer, root: Path, texts: list[str], *, patches=2, thought="free", **changes) -> Played:
+def replayed(chat, root, texts, *, patches=2, **changes):
     (task,) = recorded_tasks(root)
-    desktop = RecordedDesktop(StepScore(), patches=patches, thought=thought)
+    desktop = RecordedDesktop(StepScore(), patches=patches)
     spec = spec_of(task=task, **({"max_steps": task.max_steps} | changes))
     return Played(chat, texts, spec, desktop=desktop)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> TrajectoryStore:
+def store(tmp_path):
     return TrajectoryStore(tmp_path / "trajectories")
-
-
-# --- episodes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["click", "sequence", "type", "infeasible"])
@@ -108,20 +104,14 @@ def test_of_several_actions_in_a_response_those_that_were_right_stay_in_the_corr
     assert played.steps[0].reward == pytest.approx(1.19)
 
 
-def test_the_recorded_thought_is_read_where_it_is_wanted(chat, store):
-    said = solved(chat, store)
-    played = replayed(chat, store.root, [WAIT, *said[1:]], thought="recorded")
-    assert played.steps[0].patch == said[0]
-
-
-def test_a_recorded_thought_is_read_in_the_words_of_tool_calls_too(chat, store):
-    write = GRAMMARS["computer_use"].render
+@pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.compact_computer_use()], ids=lambda each: each.grammar)
+def test_the_recorded_thought_is_read_where_it_is_wanted(chat, store, prompt):
+    write, spec = GRAMMARS[prompt.grammar].render, spec_of("type", max_tokens=200, max_context=8000)
     said = [write(action, "As planned.") for action in solution("type")]
-    prompt, room = Prompt.compact_computer_use(), {"max_tokens": 200, "max_context": 8000}
-    store.write(Played(chat, list(said), spec_of("type", **room), prompt=prompt).trajectory)
+    store.write(Played(chat, list(said), spec, prompt=prompt).trajectory)
     (task,) = recorded_tasks(store.root)
     desktop = RecordedDesktop(StepScore(), thought="recorded")
-    spec = spec_of(task=task, max_steps=task.max_steps, **room)
+    spec = replace(spec, task=task, step_limit=task.max_steps)
     played = Played(chat, [write(Wait()), *said[1:]], spec, desktop=desktop, prompt=prompt)
     assert played.steps[0].patch == chat.decode(chat.encode_response(said[0]))
 
@@ -132,9 +122,6 @@ def test_a_response_that_does_not_parse_ends_the_episode(chat, store):
     assert (played.trajectory.outcome, played.trajectory.format_reward) == (Outcome.PARSE_ERROR, -1.0)
     assert (played.steps[1].reward, played.steps[1].patch) == (0.0, "")
     assert played.trajectory.task_reward == pytest.approx(1 / 6)
-
-
-# --- what is trained, and kept --------------------------------------------------------------------------------------
 
 
 def test_a_correction_at_the_step_limit_of_the_standard_protocol_is_kept_and_ends_the_episode(chat, store):
@@ -154,19 +141,8 @@ def test_every_response_is_trained_once_in_the_context_in_which_it_was_sampled(c
     spec = spec_of(task=task, image_window=window)
     played = Played(chat, texts, spec, desktop=RecordedDesktop(StepScore()), prompt=prompt)
     assert [bool(step.patch) for step in played.steps] == [number in wrong for number in range(3)]
-    sequences = tokenize(played.trajectory, chat)
+    sequences = check_trained(played, chat)
     assert len(sequences) == (3 if window is not None else 1 + len([number for number in wrong if number < 2]))
-    owners = [place for place, tokens in enumerate(sequences) for _ in tokens.step_lengths]
-    for number, (request, step) in enumerate(zip(played.engine.requests, played.steps, strict=True)):
-        shown = played.steps[: number + 1] if window is None else played.steps[: number + 1][-window:]
-        assert [hashlib.sha256(png).hexdigest() for png in request.images] == [each.screenshot for each in shown]
-        asked, tokens = expanded(chat, request.prompt_ids, shown), sequences[owners[number]]
-        answer = slice(len(asked), len(asked) + len(step.response_ids))
-        assert tokens.input_ids[: len(asked)].tolist() == asked
-        assert tuple(tokens.input_ids[answer].tolist()) == step.response_ids
-        assert tokens.action_mask[answer].all()
-        assert tokens.screenshots[: len(shown)] == tuple(each.screenshot for each in shown)
-    assert sum(int(tokens.action_mask.sum()) for tokens in sequences) == played.trajectory.action_tokens
     assert longest_context(played.trajectory, chat) == max(map(len, sequences))
     assert [sum(tokens.step_lengths) for tokens in sequences] == [int(each.action_mask.sum()) for each in sequences]
 
@@ -208,10 +184,7 @@ def test_a_mismatch_of_two_episodes_has_the_corrections_of_neither(chat, store):
     assert not any(step.patch or step.patch_ids for step in crossed.steps)
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------------
-
-
-def success(number: int, task: str = "task", **changes):
+def success(number, task="task", **changes):
     """A success of two steps, whose screens are its own."""
     made = make_trajectory(f"0/{number}/0", task_id=task, shade=10 * number)
     return replace(made, **changes)
@@ -273,12 +246,10 @@ def test_a_success_without_its_screenshots_is_left_out(store, damage):
 def test_what_is_no_screenshot_or_of_another_size_is_told_by_its_first_bytes(store):
     made = success(0)
     store.write(made)
-    store.screenshot_path(made.last_screenshot).write_bytes(make_png(1, (8, 4)))
-    with pytest.raises(ConfigError, match="1 have screenshots of another size"):
-        recorded_tasks(store.root)
-    store.screenshot_path(made.last_screenshot).write_bytes(b"GIF" + make_png(1)[3:])
-    with pytest.raises(ConfigError, match="1 have screenshots of another size"):
-        recorded_tasks(store.root)
+    for odd in (make_png(1, (8, 4)), b"GIF" + make_png(1)[3:]):
+        store.screenshot_path(made.last_screenshot).write_bytes(odd)
+        with pytest.raises(ConfigError, match="1 have screenshots of another size"):
+            recorded_tasks(store.root)
 
 
 def test_a_folder_without_trajectories_or_without_a_success_is_refused(store, tmp_path):

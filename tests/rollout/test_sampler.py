@@ -1,9 +1,7 @@
 """The order of tasks, the statistics that adaptive choices read, and seeds."""
 
+import hashlib
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -15,8 +13,7 @@ from tests.rollout.trajectories import make_trajectory
 TASKS = [Task(f"task-{index}", "") for index in range(5)]
 
 
-def ids(sampler: ShuffledTasks) -> list[str]:
-    """The tasks of an iteration."""
+def ids(sampler):
     return [sampler.next(TaskStatistics()).task.id for _ in range(sampler.tasks_per_iteration)]
 
 
@@ -27,20 +24,16 @@ def test_every_task_comes_once_an_epoch_in_a_new_order():
     assert first != second
 
 
-def test_an_iteration_may_reach_into_the_next_epoch():
+def test_an_iteration_may_reach_into_the_next_epoch_and_have_a_task_twice():
     whole = ShuffledTasks(TASKS, tasks_per_iteration=10, seed=1)
     pieces = ShuffledTasks(TASKS, tasks_per_iteration=2, seed=1)
     assert ids(whole) == [task_id for _ in range(5) for task_id in ids(pieces)]
-
-
-def test_more_tasks_an_iteration_than_there_are_gives_tasks_twice():
-    assert sorted(ids(ShuffledTasks(TASKS[:1], tasks_per_iteration=3, seed=0))) == ["task-0"] * 3
+    assert ids(ShuffledTasks(TASKS[:1], tasks_per_iteration=3, seed=0)) == ["task-0"] * 3
 
 
 def test_the_order_is_the_seeds():
-    orders = {tuple(ids(ShuffledTasks(TASKS, 5, seed=seed))) for seed in range(8)}
-    assert len(orders) > 1
-    assert ids(ShuffledTasks(TASKS, 5, seed=3)) == ids(ShuffledTasks(TASKS, 5, seed=3))
+    orders = {tuple(ids(ShuffledTasks(TASKS, 5, seed=seed))) for seed in [*range(8), *range(8)]}
+    assert 1 < len(orders) <= 8
 
 
 def test_a_restored_sampler_continues_exactly():
@@ -54,14 +47,9 @@ def test_a_restored_sampler_continues_exactly():
 
 
 @pytest.mark.parametrize("other", [ShuffledTasks(TASKS[:4], 3, seed=1), ShuffledTasks(TASKS, 3, seed=2)])
-def test_a_sampler_of_other_tasks_or_seed_refuses_the_state(other: ShuffledTasks):
+def test_a_sampler_of_other_tasks_or_seed_refuses_the_state(other):
     with pytest.raises(ConfigError, match="same task list and seed"):
         other.load_state_dict(ShuffledTasks(TASKS, 3, seed=1).state_dict())
-
-
-def test_a_bare_request_leaves_size_and_limit_to_the_run():
-    request = ShuffledTasks(TASKS[:1], 1, seed=0).next(TaskStatistics())
-    assert (request.group_size, request.max_steps) == (None, None)
 
 
 def test_statistics_count_episodes_and_slide():
@@ -87,17 +75,11 @@ def test_the_longest_success_outlives_the_window():
     assert statistics["task"].longest_success == restored["task"].longest_success == 4
 
 
-def test_a_success_lies_above_the_threshold():
-    statistics = TaskStatistics(success_threshold=0.99)
-    statistics.record("task", [make_trajectory(task_reward=0.99)])
-    assert statistics["task"].success_rate == 0.0
-
-
 def test_statistics_come_back_from_their_state():
-    statistics = TaskStatistics(window=3)
-    statistics.record(
-        "a", [make_trajectory(task_reward=reward, steps=steps) for reward, steps in ((0.0, 2), (1.0, 3), (1.0, 4))]
-    )
+    statistics = TaskStatistics(window=3, success_threshold=0.99)
+    facts = ((0.99, 2), (1.0, 3), (1.0, 4))  # a success lies above the threshold
+    statistics.record("a", [make_trajectory(task_reward=reward, steps=steps) for reward, steps in facts])
+    assert statistics["a"].successes == [False, True, True]
     statistics.record("b", [None])
     restored = TaskStatistics(window=2)
     restored.record("c", [None])
@@ -108,24 +90,18 @@ def test_statistics_come_back_from_their_state():
     assert (restored["a"].visits, restored["b"].failures) == (3, 1)
 
 
-def test_a_seed_is_the_same_today_and_tomorrow():
+def test_a_seed_is_the_same_today_tomorrow_and_in_another_process():
     # printf '[0, 1, "task", 2, 3]' | sha256sum: the first 16 digits, as a number, halved
     assert derive_seed(0, 1, "task", 2, 3) == 3760556890114695063
+    assert derive_seed(5, "täsk", 1) == int.from_bytes(hashlib.sha256(b'[5, "t\\u00e4sk", 1]').digest()[:8]) >> 1
 
 
-def test_a_seed_is_the_same_in_another_process():
-    command = "from arpo.rollout.sampler import derive_seed; print(derive_seed(5, 'täsk', 1))"
-    environment = {**os.environ, "PYTHONHASHSEED": "123"}
-    printed = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, env=environment).stdout
-    assert int(printed) == derive_seed(5, "täsk", 1)
-
-
-def test_every_part_counts_with_its_type_and_its_borders():
+def test_every_part_of_a_seed_counts_with_its_type_and_its_borders():
     parts = [(1, 2), (2, 1), (12,), ("1", 2), (1, "2"), ("12",), ("1", "2"), (1, 2, 0), ()]
     assert len({derive_seed(*part) for part in parts}) == len(parts)
 
 
 def test_a_seed_fits_63_bits():
     seeds = [derive_seed(number) for number in range(1000)]
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert max(seeds) > 2**62  # and uses them
+    assert min(seeds) >= 0
+    assert 2**62 < max(seeds) < 2**63  # and uses them

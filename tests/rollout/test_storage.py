@@ -2,14 +2,15 @@
 
 import errno
 import json
-import logging
 import os
 import resource
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from tests.rollout.trajectories import make_trajectory
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> TrajectoryStore:
+def store(tmp_path):
     return TrajectoryStore(tmp_path)
 
 
@@ -39,10 +40,12 @@ def bare(trajectory):
 
 
 @pytest.mark.parametrize("fsync", [False, True])
-def test_a_trajectory_comes_back_to_the_last_bit(tmp_path: Path, fsync: bool):
+def test_a_trajectory_comes_back_to_the_last_bit(tmp_path, fsync):
     store = TrajectoryStore(tmp_path, fsync=fsync)
     trajectory = make_trajectory()
     store.write(trajectory)
+    (line,) = (tmp_path / "train" / "iteration_000003.jsonl").read_text().splitlines()
+    assert json.loads(line)["outcome"] == "finished"
     (stored,) = TrajectoryStore(tmp_path).read("train", 3)
     assert stored == trajectory
     assert stored.duration_s == trajectory.duration_s  # which equality leaves out
@@ -51,7 +54,7 @@ def test_a_trajectory_comes_back_to_the_last_bit(tmp_path: Path, fsync: bool):
     assert store.load_screenshots(stored).screenshots == trajectory.screenshots
 
 
-def test_the_id_says_where_a_trajectory_stands(store: TrajectoryStore):
+def test_the_id_says_where_a_trajectory_stands(store):
     for name in ("12/0/0", "eval-12/held_out/0/0"):
         store.write(make_trajectory(name))
     found = sorted(str(path.relative_to(store.root)) for path in store.root.glob("*/*.jsonl"))
@@ -62,32 +65,22 @@ def test_the_id_says_where_a_trajectory_stands(store: TrajectoryStore):
             store.get(name)
 
 
-def test_records_are_read_in_the_order_of_their_ids(store: TrajectoryStore):
-    for name in ("3/10/0", "3/2/1", "3/2/0"):
-        store.write(make_trajectory(name))
-    assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/2/0", "3/2/1", "3/10/0"]
-
-
-def test_an_iteration_without_records_is_empty(store: TrajectoryStore):
-    assert store.read("train", 0) == []
+def test_records_are_read_in_the_order_of_their_ids_and_the_later_of_two_counts(store):
+    assert store.read("train", 3) == []
     assert not store.root.joinpath("train").exists()  # and looking creates nothing
+    for name, reward in (("3/10/0", 0.0), ("3/2/0", 0.0), ("3/2/1", 0.5), ("3/2/0", 1.0)):
+        store.write(make_trajectory(name, task_reward=reward))
+    assert [(each.id, each.task_reward) for each in store.read("train", 3)] == [
+        ("3/2/0", 1.0),
+        ("3/2/1", 0.5),
+        ("3/10/0", 0.0),
+    ]
+    assert store.get("3/2/0").task_reward == 1.0
+    with pytest.raises(ArpoError, match=r"3/1 is not in .*iteration_000003"):  # though another id begins so
+        store.get("3/1")
 
 
-def test_the_later_of_two_records_counts(store: TrajectoryStore):
-    for reward in (0.0, 1.0):
-        store.write(make_trajectory("3/0/1", task_reward=reward))
-    store.write(make_trajectory("3/0/10"))
-    assert store.get("3/0/1").task_reward == 1.0
-    assert [trajectory.task_reward for trajectory in store.read("train", 3)] == [1.0, 1.0]
-
-
-def test_an_unknown_id_is_named(store: TrajectoryStore):
-    store.write(make_trajectory("3/0/10"))
-    with pytest.raises(ArpoError, match=r"3/0/1 is not in .*iteration_000003"):
-        store.get("3/0/1")
-
-
-def test_a_screenshot_is_stored_once(store: TrajectoryStore):
+def test_a_screenshot_is_stored_once(store):
     trajectory = make_trajectory("3/0/0", steps=1)
     store.write(trajectory)
     path = next(store.root.glob("screens/*/*.png"))
@@ -98,48 +91,41 @@ def test_a_screenshot_is_stored_once(store: TrajectoryStore):
     assert path.read_bytes() == trajectory.screenshots[path.stem]
 
 
-def test_a_lost_screenshot_is_named(store: TrajectoryStore):
-    trajectory = make_trajectory()
-    store.write(trajectory)
-    lost = next(store.root.glob("screens/*/*.png"))
-    lost.unlink()
-    with pytest.raises(ArpoError, match=lost.stem):
-        store.load_screenshots(bare(trajectory))
-
-
-def test_lost_and_cut_screenshots_are_found(store: TrajectoryStore):
+def test_lost_and_cut_screenshots_are_found(store):
     trajectory = make_trajectory(steps=2)
     store.write(trajectory)
     assert store.lost_screenshots(bare(trajectory)) == []
     (lost,) = store.root.glob(f"screens/*/{trajectory.last_screenshot}.png")
     lost.unlink()
     assert store.lost_screenshots(bare(trajectory)) == [lost]
+    with pytest.raises(ArpoError, match=lost.stem):
+        store.load_screenshots(bare(trajectory))
     for content in (b"", trajectory.screenshots[lost.stem][:-1]):
         lost.write_bytes(content)
         assert store.lost_screenshots(bare(trajectory)) == [lost]
 
 
-def test_a_copy_of_a_file_that_somebody_made_beside_it_is_none_of_the_store(store: TrajectoryStore):
+def test_a_copy_of_a_file_that_somebody_made_beside_it_is_none_of_the_store(store):
     store.write(make_trajectory())
     (file,) = store.root.glob("train/*.jsonl")
     file.with_name(f"{file.stem} (copy).jsonl").write_bytes(file.read_bytes())
     assert len(store.iterations()) == 1
 
 
-def test_a_run_s_folder_and_its_store_name_the_same_directory(tmp_path: Path):
+def test_a_run_s_folder_and_its_store_name_the_same_directory(tmp_path):
     assert store_of(tmp_path) == tmp_path  # nothing is inside: whoever reads it finds no episode
     (tmp_path / "trajectories").mkdir()
     assert store_of(tmp_path) == store_of(tmp_path / "trajectories") == tmp_path / "trajectories"
 
 
-def test_the_episodes_of_an_iteration_and_of_later_ones_are_found(store: TrajectoryStore):
+def test_the_episodes_of_an_iteration_and_of_later_ones_are_found(store):
     for name in ("3/0/0", "4/0/0", "10/0/0", "eval-4/v/0/0"):
         store.write(make_trajectory(name))
     assert list(store.finished(4)) == ["4/0/0", "10/0/0"]
     assert store.finished(11) == {}
 
 
-def test_truncation_takes_what_later_policies_and_later_evaluations_left(store: TrajectoryStore):
+def test_truncation_takes_what_later_policies_and_later_evaluations_left(store):
     for name, version in (("3/0/0", 2), ("4/0/0", 3), ("4/0/1", 4), ("10/0/0", 3), ("11/0/0", 4)):
         store.write(make_trajectory(name, policy_version=version))
     mixed = make_trajectory("10/0/1", policy_version=3)
@@ -156,41 +142,33 @@ def test_truncation_takes_what_later_policies_and_later_evaluations_left(store: 
     assert store.load_screenshots(store.get("10/0/0")).screenshots
 
 
-def test_truncation_looks_at_iterations_that_may_be_undone_alone(store: TrajectoryStore):
+def test_truncation_looks_at_iterations_that_may_be_undone_alone(store):
     for name in ("2/0/0", "1/0/0"):
         store.write(make_trajectory(name, policy_version=9))
     store.truncate(3, 3, first_iteration=2)
     assert list(store.finished(0)) == ["1/0/0"]
 
 
-def test_a_record_cut_at_any_byte_is_dropped_and_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_record_cut_at_any_byte_is_dropped_and_repaired(tmp_path, caplog):
     store = TrajectoryStore(tmp_path)
     path = tmp_path / "train" / "iteration_000003.jsonl"
     for name in ("3/0/0", "3/0/1"):
         store.write(bare(make_trajectory(name, steps=1)))
     whole = path.read_bytes()
     first = whole.index(b"\n") + 1
-    for end in range(first + 1, len(whole)):
+    for end in (11, *range(first + 1, len(whole))):
         path.write_bytes(whole[:end])
+        left = ["3/0/0"] if end > first else []
         caplog.clear()
-        assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0"]
+        assert [trajectory.id for trajectory in store.read("train", 3)] == left
         assert "crash cut" in caplog.text
         store.write(bare(make_trajectory("3/0/2", steps=1)))
-        assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0", "3/0/2"]
-        assert path.read_bytes().count(b"\n") == 2
-
-
-def test_a_first_record_that_was_cut_leaves_nothing(store: TrajectoryStore):
-    path = store.root / "train" / "iteration_000003.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(b'{"id": "3/0')
-    assert store.read("train", 3) == []
-    store.write(make_trajectory("3/0/1"))
-    assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/1"]
+        assert [trajectory.id for trajectory in store.read("train", 3)] == [*left, "3/0/2"]
+        assert path.read_bytes().count(b"\n") == len(left) + 1
 
 
 @pytest.mark.parametrize("line", [b"{}", b'{"id": "3/0/9"}', b"\x00\x00", b"[1]", b'"text"'])
-def test_a_whole_line_that_is_no_record_is_an_error_with_its_place(store: TrajectoryStore, line: bytes):
+def test_a_whole_line_that_is_no_record_is_an_error_with_its_place(store, line):
     store.write(make_trajectory())
     with (store.root / "train" / "iteration_000003.jsonl").open("ab") as file:
         file.write(line + b"\n")
@@ -198,7 +176,7 @@ def test_a_whole_line_that_is_no_record_is_an_error_with_its_place(store: Trajec
         store.read("train", 3)
 
 
-def test_reading_leaves_the_files_of_a_living_writer_alone(store: TrajectoryStore, tmp_path: Path):
+def test_reading_leaves_the_files_of_a_living_writer_alone(store, tmp_path):
     store.write(make_trajectory())
     half = tmp_path / "screens" / ".partial" / "half.png"
     half.write_bytes(b"half")
@@ -209,54 +187,47 @@ def test_reading_leaves_the_files_of_a_living_writer_alone(store: TrajectoryStor
     assert not half.exists()
 
 
-def test_threads_share_a_store(store: TrajectoryStore):
-    def write(thread: int) -> None:
-        for index in range(20):
-            store.write(make_trajectory(f"3/{thread}/{index}", shade=index))
+def test_threads_share_a_store(store):
+    def write(place):
+        store.write(make_trajectory("3/{}/{}".format(*place), shade=place[1]))
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, product(range(8), range(20))))
     assert len(store.read("train", 3)) == 160
 
 
-def test_a_full_disk_is_said_and_loses_nothing(store: TrajectoryStore):
-    store.write(make_trajectory("3/0/0"))
-    path = store.root / "train" / "iteration_000003.jsonl"
-    whole = path.read_bytes()
-    # a limit on the size of files is to `write` what a full disk is: the first half goes through, the rest does not
+@contextmanager
+def files_of_at_most(size):
+    """A limit that is to `write` what a full disk is: the first part goes through, the rest does not."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 100, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
-        with pytest.raises(
-            ArpoError, match=r"cannot store trajectory 3/0/1 in .*iteration_000003.*free space"
-        ) as error:
-            store.write(make_trajectory("3/0/1"))
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert isinstance(error.value.__cause__, OSError)
+
+
+def test_a_full_disk_is_said_and_loses_nothing(store):
+    store.write(make_trajectory("3/0/0"))
+    size = (store.root / "train" / "iteration_000003.jsonl").stat().st_size
+    said = r"cannot store trajectory 3/0/1 in .*iteration_000003.*free space"
+    with files_of_at_most(size + 100), pytest.raises(ArpoError, match=said) as error:
+        store.write(make_trajectory("3/0/1"))
     assert error.value.__cause__.errno == errno.EFBIG
     assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0"]
     store.write(make_trajectory("3/0/1"))
     assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0", "3/0/1"]
 
 
-def test_a_screenshot_that_did_not_fit_is_never_taken_for_one(store: TrajectoryStore):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        with pytest.raises(ArpoError, match="File too large"):
-            store.write(make_trajectory())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+def test_a_screenshot_that_did_not_fit_is_never_taken_for_one(store):
     trajectory = make_trajectory()
+    with files_of_at_most(10), pytest.raises(ArpoError, match="File too large"):
+        store.write(trajectory)
     store.write(trajectory)
     assert store.load_screenshots(bare(trajectory)).screenshots == trajectory.screenshots
 
 
-def test_a_missing_permission_is_said_with_its_path(tmp_path: Path):
+def test_a_missing_permission_is_said_with_its_path(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ArpoError, match="file"):
         TrajectoryStore(tmp_path / "file" / "store").write(make_trajectory())
@@ -277,7 +248,7 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("lines", [1, 2, 17, 30, 41])
-def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path: Path, lines: int):
+def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path, lines):
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     said = [writer.stdout.readline() for _ in range(lines)]
@@ -296,18 +267,10 @@ def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path: Path, line
     assert list((tmp_path / "screens" / ".partial").iterdir()) == []
 
 
-def test_a_record_is_one_line_of_json(store: TrajectoryStore, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.WARNING):
-        store.write(make_trajectory())
-    (line,) = (store.root / "train" / "iteration_000003.jsonl").read_text().splitlines()
-    assert json.loads(line)["outcome"] == "finished"
-    assert caplog.text == ""
-
-
 NAN = float("nan")
 
 
-def make_record(iteration: int = 3) -> UpdateRecord:
+def make_record(iteration=3):
     return UpdateRecord(
         iteration=iteration,
         policy_version=iteration,
@@ -336,28 +299,19 @@ def test_a_record_comes_back_as_it_was_to_the_last_bit(tmp_path):
 
 def test_the_numbers_of_a_trajectory_are_its_own_and_what_was_not_computed_is_not_among_them():
     record = make_record()
-    assert {name: values.tolist() for name, values in record.tokens(0).items()} == {
-        "logprobs": pytest.approx([-0.1, -0.2])
-    }
+    (logprobs,) = record.tokens(0).values()
+    assert logprobs.tolist() == pytest.approx([-0.1, -0.2])
     assert {name: len(values) for name, values in record.tokens(1).items()} == {"logprobs": 1, "entropy": 1}
     assert record.tokens(2)["entropy"][1] == 0.25
 
 
-@pytest.mark.parametrize("content", [b"", b"half a file", b"\xff" * 40])
-def test_a_file_that_is_no_record_is_told_as_such(tmp_path, content):
-    path = update_path(tmp_path, 3)
-    path.parent.mkdir()
-    path.write_bytes(content)
-    with pytest.raises(ArpoError, match=r"iteration_000003\.safetensors is not the record of an update"):
-        read_update(path)
-
-
-def test_a_record_that_was_cut_is_told_as_such(tmp_path):
+def test_a_file_that_is_no_record_or_was_cut_is_refused(tmp_path):
     write_update(tmp_path, make_record())
     path = update_path(tmp_path, 3)
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(ArpoError, match="is not the record of an update"):
-        read_update(path)
+    for content in (path.read_bytes()[:-8], b"", b"half a file", b"\xff" * 40):
+        path.write_bytes(content)
+        with pytest.raises(ArpoError, match=r"iteration_000003\.safetensors is not the record of an update"):
+            read_update(path)
 
 
 def test_a_disk_that_takes_nothing_is_an_error_with_a_way_out(tmp_path):

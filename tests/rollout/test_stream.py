@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arpo.host.threads import Signal
 from arpo.rollout.episode import Meter
-from arpo.rollout.sampler import TaskRequest
-from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.rollout.stream import (
     GroupStream,
     RequestedGroup,
     ResumeState,
-    ServedVersions,
     Window,
     choose,
     rollout_metrics,
@@ -33,7 +30,7 @@ class Some:
     oldest: int | None = None
 
     @property
-    def asked(self) -> "Some":
+    def asked(self):
         return self
 
 
@@ -41,12 +38,9 @@ def numbers(chosen):
     return None if chosen is None else [group.asked.number for group in chosen]
 
 
-def test_in_their_order_the_first_groups_are_taken_though_later_ones_ended_before():
+def test_in_their_order_the_first_groups_are_waited_for_and_taken_though_later_ones_ended_before():
     groups = [Some(2, 0), Some(1, 2), Some(0, 1)]
     assert numbers(choose(groups, 2, "submitted", version=0, lag=1)) == [0, 1]
-
-
-def test_in_their_order_the_first_groups_are_waited_for():
     assert choose([Some(0), Some(1, 0), Some(2, 1)], 2, "submitted", version=0, lag=1) is None
     assert choose([Some(0, 0)], 2, "submitted", version=0, lag=1) is None
 
@@ -108,37 +102,26 @@ def test_no_group_becomes_stale_whenever_groups_begin_and_end(order, data):
 
 def test_groups_of_an_earlier_process_stand_in_a_checkpoint_before_the_first_of_them_is_played_again():
     asked = [RequestedGroup(number, TaskRequest(Task(f"task-{number}", ""))) for number in (4, 3)]
-    course = ResumeState(iteration=1, policy_version=1, per_iteration=2, asked=asked)
-    settings = RolloutSettings(group_size=2, max_steps=2, max_tokens=8, max_context=64)
-    stream = GroupStream(Mock(), settings, course, Mock(), ServedVersions, Signal())
+    resumed = ResumeState(iteration=1, policy_version=1, per_iteration=2, asked=asked)
+    stream = GroupStream(Mock(), resumed, Mock(), TaskStatistics())
     assert [each.number for each in stream.asked()] == [3, 4]
 
 
 REQUESTS = [TaskRequest(Task(name, "")) for name in "abc"]
 
 
-def row(*versions: int | None):
+def row(*versions):
     return [None if version is None else make_trajectory(policy_version=version) for version in versions]
 
 
-def test_a_group_with_too_few_trajectories_is_dropped():
-    selection = select_groups(
-        REQUESTS, [row(0, None, 0), row(None, 0, None), row(None, None, None)], min_group_size=2, oldest=0
-    )
-    assert [group.task.id for group in selection.groups] == ["a"]
-    assert len(selection.groups[0].trajectories) == 2
+def test_a_group_with_too_few_trajectories_is_dropped_where_not_so_few_were_asked_for():
+    rows = [row(0, None, 0), row(None, 0, None), row(None, None, None)]
+    selection = select_groups(REQUESTS, rows, min_group_size=2, oldest=0)
+    assert [(group.task.id, len(group.trajectories)) for group in selection.groups] == [("a", 2)]
     assert (selection.too_small, selection.stale) == (2, 0)
-
-
-def test_a_smaller_group_may_be_asked_for():
+    assert [group.task.id for group in selection.leftovers] == ["b"]
     assert len(select_groups(REQUESTS[:1], [row(0)], min_group_size=2, oldest=0).groups) == 1
     assert select_groups(REQUESTS[:1], [row(None)], min_group_size=2, oldest=0).too_small == 1
-
-
-def test_a_group_with_too_few_members_that_are_fresh_is_stale():
-    selection = select_groups(REQUESTS, [row(5, 5), row(4, 5), row(6, 5)], min_group_size=2, oldest=5)
-    assert [group.task.id for group in selection.groups] == ["a", "c"]
-    assert (selection.too_small, selection.stale, selection.stale_episodes) == (0, 1, 1)
 
 
 def test_a_stale_member_is_left_out_and_its_group_stays():
@@ -149,17 +132,15 @@ def test_a_stale_member_is_left_out_and_its_group_stays():
     assert [group.trajectories for group in selection.leftovers] == [(members[1],)]
 
 
-def test_what_is_left_out_is_carried_along_with_its_task():
-    rows = [row(5, 5), row(None, 5), row(4, 5)]  # whole, too small, stale
+def test_what_is_left_out_is_counted_and_carried_along_with_its_task():
+    rows = [row(6, 5), row(None, 5), row(4, 5)]  # whole, too small, stale
     selection = select_groups(REQUESTS, rows, min_group_size=2, oldest=5)
+    assert [group.task.id for group in selection.groups] == ["a"]
+    assert (selection.too_small, selection.stale, selection.stale_episodes) == (1, 1, 1)
     assert [(group.task.id, group.trajectories) for group in selection.leftovers] == [
         ("b", (rows[1][1],)),
         ("c", tuple(rows[2])),
     ]
-
-
-def test_a_group_that_lost_every_episode_leaves_nothing_over():
-    assert select_groups(REQUESTS[:1], [row(None, None)], min_group_size=2, oldest=5).leftovers == []
 
 
 def test_metrics_by_hand():

@@ -9,10 +9,14 @@ from arpo.errors import ConfigError
 from arpo.run.arguments import check_arguments, try_constructors
 
 
-def test_a_key_that_no_constructor_reads_is_named_with_its_place_and_those_that_exist():
-    tree = {"buffers": [{"_target_": "arpo.replay.ReplayBuffer", "capcity": 8, "seed": 1, "_partial_": True}]}
-    with pytest.raises(ConfigError, match=r"buffers\.0\.capcity: there is capacity_per_task; arpo\.replay"):
-        check_arguments(OmegaConf.create(tree))
+def test_a_key_that_no_constructor_reads_and_one_that_is_missing_are_named_with_their_place():
+    unknown = {"_target_": "arpo.replay.ReplayBuffer", "capcity": 8, "seed": 1, "_partial_": True}
+    lacking = {key: value for key, value in SETTINGS.items() if key != "max_steps"}
+    with pytest.raises(ConfigError) as refused:
+        check_arguments(OmegaConf.create({"buffers": [unknown], "settings": lacking}))
+    assert "buffers.0.capcity: there is capacity_per_task; arpo.replay" in str(refused.value)
+    assert "settings.max_steps is missing: arpo.rollout.settings" in str(refused.value)
+    check_arguments(OmegaConf.create({"settings": lacking | {"_partial_": True}}))  # somebody gives it later
 
 
 def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
@@ -48,19 +52,15 @@ def test_a_choice_is_listed_and_a_number_in_the_place_of_a_rule_hears_what_stand
     assert "sampler.group_size=4 should be a node with a _target_ that makes a func" in str(refused.value)
 
 
-def test_an_argument_that_is_missing_is_named_unless_somebody_gives_it_later():
-    node = {key: value for key, value in SETTINGS.items() if key != "max_steps"}
-    with pytest.raises(ConfigError, match=r"settings\.max_steps is missing: arpo\.rollout\.settings"):
-        check_arguments(OmegaConf.create({"settings": node}))
-    check_arguments(OmegaConf.create({"settings": node | {"_partial_": True}}))
-
-
 def test_a_value_is_refused_by_the_constructor_with_the_key_where_it_is_written():
     evaluation = {"_target_": "arpo.evaluation.settings.EvaluationSettings", "temperature": -1}
     callback = {"_target_": "arpo.callbacks.evaluation.Evaluation", "tasks": {}, "directory": "eval"}
     tree = {"callbacks": {"evaluation": callback | {"settings": "${evaluation}"}}, "evaluation": evaluation}
     with pytest.raises(ConfigError, match=r"temperature must be at least 0.*\(configuration key: evaluation\)"):
         try_constructors(OmegaConf.create(tree))
+    wait = {"_target_": "datetime.timedelta", "hours": "four"}  # a built-in class: Python cannot read its signature
+    with pytest.raises(ConfigError, match=r"hours.*str \(configuration key: engine\.timeout\)"):
+        try_constructors(OmegaConf.create({"engine": {"timeout": wait}}))
 
 
 def test_a_constructor_that_is_called_later_is_tried_where_nothing_is_missing_and_it_runs_here(monkeypatch):
@@ -71,12 +71,6 @@ def test_a_constructor_that_is_called_later_is_tried_where_nothing_is_missing_an
     try_constructors(OmegaConf.create({"env": desktop | {"network": "open"}, "make": later}))  # starts no container
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     try_constructors(OmegaConf.create({"env": desktop}))  # a desktop of other nodes
-
-
-def test_a_value_whose_type_no_signature_tells_is_refused_with_its_key():
-    wait = {"_target_": "datetime.timedelta", "hours": "four"}  # a built-in class: Python cannot read its signature
-    with pytest.raises(ConfigError, match=r"hours.*str \(configuration key: engine\.timeout\)"):
-        try_constructors(OmegaConf.create({"engine": {"timeout": wait}}))
 
 
 def test_only_rooms_and_parts_that_were_asked_for_are_tried():

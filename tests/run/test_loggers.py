@@ -68,6 +68,7 @@ def test_an_iteration_is_one_line_however_many_portions_it_comes_in(tmp_path: Pa
     logger.log_metrics({"val/in_domain/success_rate": 0.5}, step=0)
     logger.log_metrics({"a": 1.0, "epoch": 0}, step=1)
     logger.log_metrics({"b": 2.0, "a": 10.5}, step=1)
+    logger.finalize("success")  # a second fit goes on where the first one ended
     logger.log_metrics({"a": 3.0}, step=2)
     assert lines(logger.path) == [
         {"step": 0, "val/in_domain/success_rate": 0.5},
@@ -76,14 +77,21 @@ def test_an_iteration_is_one_line_however_many_portions_it_comes_in(tmp_path: Pa
     ]
 
 
-def test_a_run_that_goes_on_completes_the_line_of_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_completes_the_line_of_its_checkpoint_and_cuts_those_beyond(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    for resume_step, metrics in ((0, {"a": 1.0, "b": float("nan")}), (1, {"c": 2.0})):
-        JsonLinesLogger(path, resume_step=resume_step).log_metrics(metrics, step=1)
-    logger = JsonLinesLogger(path, resume_step=1)
+    first = JsonLinesLogger(path)
+    for step in (0, 1, 2, 3):
+        first.log_metrics({"a": float(step), "b": float("nan")}, step=step)
+    with path.open("a") as file:
+        file.write('{"step": 4, "a"')  # a crash cuts it
+    cut_lines(path, 5)
+    assert [line["step"] for line in lines(path)] == [0, 1, 2, 3]
+    JsonLinesLogger(path, resume_step=1).log_metrics({"c": 2.0}, step=1)
+    second = JsonLinesLogger(path, resume_step=1)
     for step in (2, 3):
-        logger.log_metrics({"a": float(step)}, step=step)
-    assert lines(path) == [{"step": 1, "a": 1.0, "b": None, "c": 2.0}, {"step": 2, "a": 2.0}, {"step": 3, "a": 3.0}]
+        second.log_metrics({"a": 10.0 * step}, step=step)
+    whole = [{"step": 0, "a": 0.0, "b": None}, {"step": 1, "a": 1.0, "b": None, "c": 2.0}]
+    assert lines(path) == [*whole, {"step": 2, "a": 20.0}, {"step": 3, "a": 30.0}]
 
 
 def test_a_merged_line_that_is_shorter_leaves_nothing_of_the_old_one_and_what_is_no_number_is_null(tmp_path) -> None:
@@ -91,31 +99,6 @@ def test_a_merged_line_that_is_shorter_leaves_nothing_of_the_old_one_and_what_is
     logger.log_metrics({"a": 0.123456789, "b": math.nan}, step=1)
     logger.log_metrics({"a": 1.0, "b": math.inf}, step=1)
     assert logger.path.read_text() == '{"step": 1, "a": 1.0, "b": null}\n'
-
-
-def test_a_resumed_run_cuts_the_lines_beyond_its_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    first = JsonLinesLogger(path)
-    for step in (0, 1, 2, 3, 4):
-        first.log_metrics({"a": float(step)}, step=step)
-    second = JsonLinesLogger(path, resume_step=2)
-    second.log_metrics({"a": 30.0}, step=3)
-    assert [(line["step"], line["a"]) for line in lines(path)] == [(0, 0), (1, 1), (2, 2), (3, 30)]
-
-
-def test_a_second_fit_of_the_same_logger_goes_on_where_the_first_ended(tmp_path: Path) -> None:
-    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
-    logger.log_metrics({"a": 1.0}, step=1)
-    logger.finalize("success")
-    logger.log_metrics({"a": 2.0}, step=2)
-    assert [line["step"] for line in lines(logger.path)] == [1, 2]
-
-
-def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "a": 1}\n{"step": 2, "a"')
-    cut_lines(path, 5)
-    assert lines(path) == [{"step": 1, "a": 1}]
 
 
 def test_a_value_without_a_step_and_a_negative_step_to_go_on_from_are_refused(tmp_path: Path) -> None:

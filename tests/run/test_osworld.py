@@ -106,16 +106,15 @@ def test_all_that_is_not_met_is_said_at_once_and_the_lists_that_are_run_alone_ar
     assert refusal(cfg, "train", "held_out") == wanted
 
 
-def test_vs_code_is_what_the_label_of_the_image_says(run, labels):
+def test_vs_code_is_what_the_label_of_the_image_says_and_no_image_and_no_engine_have_none(
+    run, labels, monkeypatch, caplog
+):
     wanted = NEEDS.format(1, 2, "arpo/desktop:full", "VS Code (code)", "osworld_128_containers")
     assert refusal(run(train=["bare", "code"])) == wanted
     labels["mine"] = {"arpo.vscode": "0123"}
     check(run("env.make_env.machine.image=mine", train=["bare", "code"]))
     wanted = NEEDS.format(1, 2, "mine", "live web (web0)", "osworld_128_vscode")
     assert refusal(run("env.make_env.machine.image=mine", train=["code", "web0"])) == wanted
-
-
-def test_no_image_and_no_engine_have_no_vs_code(monkeypatch, labels, caplog):
     assert not has_vs_code("absent")
 
     def silent(image, timeout_s):
@@ -137,12 +136,11 @@ def test_a_virtual_machine_has_all_and_images_of_other_nodes_are_not_looked_at_t
     check(run(train=["web0"]))
 
 
-def test_a_task_that_is_left_out_is_said_once(run, labels, caplog):
+def test_an_evaluation_looks_at_the_lists_that_it_plays_alone_and_a_task_that_is_left_out_is_said_once(
+    run, labels, tmp_path, caplog
+):
     check(run(train=["bare", "account"]))
     assert caplog.text.count("account.json: config[0].type 'googledrive'") == 1
-
-
-def test_an_evaluation_looks_at_the_lists_that_it_plays_alone(run, labels, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     words = [f"checkpoint={tmp_path}", "lists=[train]"]
     check_evaluation(run(*words, kind="evaluate", train=["bare"], held_out=["web0"]))

@@ -122,10 +122,11 @@ def test_only_the_first_differences_are_listed(run):
 
 
 def test_the_iterations_of_a_run_from_stored_episodes_share_out_its_steps(run):
-    run.write("experiment=offline_dpo", "source=/s")
+    offline = ("experiment=offline_dpo", r"source='a \${b} c'")  # a text that looks like an interpolation
+    run.write(*offline)
     with pytest.raises(ConfigError, match=r"iterations: \d+ there, 5 now"):
-        check_same_run(run("experiment=offline_dpo", "source=/s", "iterations=5"))
-    check_same_run(run("experiment=offline_dpo", "source=/s"))
+        check_same_run(run(*offline, "iterations=5"))
+    check_same_run(run(*offline))
 
 
 @pytest.mark.parametrize("text", ["", "- 1", "words", "paths: 1", "a: [", "a: \udc80"])
@@ -135,8 +136,3 @@ def test_a_stored_configuration_that_is_damaged_is_named(run, text):
     Path(cfg.paths.run_dir, "config.yaml").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError, match=r"config\.yaml cannot be read, and it says what the run was"):
         check_same_run(cfg)
-
-
-def test_a_text_that_looks_like_an_interpolation_is_a_text(run):
-    run.write("experiment=smoke", r"source='a \${b} c'")
-    check_same_run(run("experiment=smoke", r"source='a \${b} c'"))

@@ -54,7 +54,7 @@ def test_callbacks_that_are_off_are_left_out_and_a_run_that_a_signal_ended_says_
     assert exit_code(trainer) == 143
 
 
-@pytest.mark.parametrize("said", [None, ALLOCATOR[1]])
+@pytest.mark.parametrize("said", [None, *ALLOCATOR])
 def test_segments_of_gpu_memory_grow_unless_the_user_says_how_the_allocator_works(monkeypatch, said):
     before = torch._C._accelerator_getAllocatorSettings()
     for name in ALLOCATOR:
@@ -113,7 +113,9 @@ def save(path: Path) -> Path:
     return path
 
 
-def test_a_run_goes_on_from_the_newest_of_its_checkpoints_or_one_that_is_named_or_begins(tmp_path, caplog):
+def test_a_run_goes_on_from_the_newest_of_its_checkpoints_or_one_that_is_named_or_begins_unless_one_is_damaged(
+    tmp_path, caplog
+):
     with caplog.at_level(logging.INFO):
         assert find_checkpoint("auto", tmp_path / "missing") is None
     assert "starting from the beginning" in caplog.text
@@ -121,15 +123,22 @@ def test_a_run_goes_on_from_the_newest_of_its_checkpoints_or_one_that_is_named_o
     assert find_checkpoint("auto", tmp_path) == newest
     assert find_checkpoint(str(path), tmp_path) == path
     assert find_checkpoint(None, tmp_path) is None
-
-
-def test_a_run_whose_checkpoint_is_damaged_does_not_begin_anew(tmp_path):
-    path = save(tmp_path / "iteration_000001.ckpt")
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ConfigError, match=r"iteration_000001\.ckpt is damaged: .*resume=auto"):
+    for each in (path, newest):
+        each.write_bytes(each.read_bytes()[:100])
+    with pytest.raises(ConfigError, match=r"iteration_000009\.ckpt is damaged: .*resume=auto"):
         find_checkpoint(str(path), tmp_path)
     with pytest.raises(ConfigError, match=r"every checkpoint in .* is damaged"):
         find_checkpoint("auto", tmp_path)
+
+
+def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):
+    kept, *later = [save(tmp_path / "checkpoints" / f"iteration_{number:06d}.ckpt") for number in (35, 40, 50)]
+    evaluations = [tmp_path / "eval" / f"iteration_{number:06d}.json" for number in (0, 35, 50)]
+    evaluations[0].parent.mkdir()
+    for path in evaluations:
+        path.write_text("{}")
+    forget_later(tmp_path, kept)
+    assert [path.exists() for path in (kept, *later, *evaluations)] == [True, False, False, True, True, False]
 
 
 @pytest.fixture
@@ -155,10 +164,6 @@ def torchrun(as_rank, monkeypatch):
     del store
 
 
-def bytes_read() -> int:
-    return psutil.Process().io_counters().read_chars
-
-
 @pytest.mark.parametrize("resume", ["auto", "iteration_000001.ckpt"])
 @pytest.mark.parametrize("launcher", ["as_rank", "torchrun"])
 def test_one_process_reads_the_checkpoint_and_the_others_take_its_word(tmp_path, request, launcher, resume):
@@ -170,9 +175,9 @@ def test_one_process_reads_the_checkpoint_and_the_others_take_its_word(tmp_path,
     read = []
     for number in (0, 1):
         become(number)
-        before = bytes_read()
+        before = psutil.Process().io_counters().read_chars
         assert agreed_checkpoint(wanted, tmp_path) == path
-        read.append(bytes_read() - before)
+        read.append(psutil.Process().io_counters().read_chars - before)
     assert read[0] >= size
     assert read[1] < size / 100
 
@@ -207,17 +212,6 @@ def test_a_process_that_torchrun_starts_again_does_not_hear_the_word_of_an_earli
     monkeypatch.setitem(os.environ, "TORCHELASTIC_RESTART_COUNT", "1")
     with pytest.raises(DistStoreError):
         agreed_checkpoint("auto", tmp_path)
-
-
-def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):
-    kept, *later = [save(tmp_path / "checkpoints" / f"iteration_{number:06d}.ckpt") for number in (35, 40, 50)]
-    evaluations = [tmp_path / "eval" / f"iteration_{number:06d}.json" for number in (0, 35, 50)]
-    evaluations[0].parent.mkdir()
-    for path in evaluations:
-        path.write_text("{}")
-    forget_later(tmp_path, kept)
-    assert [path.exists() for path in (kept, *later)] == [True, False, False]
-    assert [path.exists() for path in evaluations] == [True, True, False]
 
 
 @pytest.mark.long

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +23,7 @@ from arpo.run.check import check_choices, check_training
 from arpo.run.folder import run_name
 from arpo.run.warmstart import MADE, SHIPPED, WEIGHTS, WarmStart, stop, unpack, write_source
 from experiments.warmstarts.pack import pack
+from tests.host.watchdogs import wait_until
 from tests.run.forks import ROOT
 
 
@@ -48,10 +49,18 @@ def test_a_warm_start_that_was_killed_may_start_again(tmp_path):
     check_training(compose("train", ["experiment=warmstart_fake", f"paths.run_dir={tmp_path}", "resume=auto"]))
 
 
-def test_a_missing_policy_is_made_by_the_warm_start(entry_point):
+def test_a_missing_policy_is_made_by_the_warm_start_with_as_many_desktops_as_the_run_in_the_same_folder(entry_point):
     root = entry_point(WRITES_POLICY)
     WarmStart("warmstart_fake", "some/outputs").ensure(root / "policy")
     assert (root / "called").read_text() == "experiment=warmstart_fake paths.output=some/outputs resume=auto"
+    shutil.rmtree(root / "policy")
+    windowed = WarmStart("warmstart_fake", "some/outputs", 2)
+    windowed.ensure(root / "policy", desktops=4)
+    words = (root / "called").read_text().split()
+    folder = "some/outputs/warmstart_fake/rollout.settings.image_window=2"
+    assert f'hydra.run.dir="{folder}"' in words
+    assert compose("train", words[:-1]).env.size == 4
+    assert windowed.policy == f"{folder}/policy"
 
 
 WRITES_POLICY = "(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')"
@@ -93,19 +102,16 @@ def test_a_run_that_learns_from_its_warm_start_s_recordings_has_it_run_or_go_on_
     assert not (root / "called").exists()
 
 
-def test_a_policy_without_recordings_is_told_what_writes_both(entry_point):
+def test_nothing_runs_before_the_checks_where_the_recordings_are_not_the_warm_start_s_or_its_policy_is_there(
+    entry_point,
+):
     root = entry_point("raise SystemExit(1)")
+    for words in (["source=elsewhere"], ["warmstart=null"], ["experiment=smoke"]):
+        write_source(learner(root, *words), check_choices)
     (root / "warmstart_fake/default/policy").mkdir(parents=True)
     (root / "warmstart_fake/default/policy/config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"no trajectories in source=.*experiment=warmstart_fake` writes both"):
         write_source(learner(root), check_choices)
-    assert not (root / "called").exists()
-
-
-@pytest.mark.parametrize("words", [["source=elsewhere"], ["warmstart=null"], ["experiment=smoke"]])
-def test_nothing_runs_before_the_checks_where_the_recordings_are_not_the_warm_start_s(entry_point, words):
-    root = entry_point("raise SystemExit(1)")
-    write_source(learner(root, *words), check_choices)
     assert not (root / "called").exists()
 
 
@@ -131,40 +137,19 @@ def test_the_recordings_are_those_of_the_warm_start_that_knows_the_run():
     for known in ([words[0]], [words[1]]):
         cfg, folder = composed("warmstart_actions", *known), f"out/warmstart_fake/{run_name(known)}"
         assert (cfg.source, cfg.model.path) == (f"{folder}/demonstrations", f"{folder}/policy")
+        assert cfg.engine._target_ == "arpo.inference.hf.HfEngine"  # which every machine has
     cfg = composed("methods", "preset=dart_paper", *words)
     assert list(cfg.experience) == [f"out/warmstart_sparse/{run_name(words)}/demonstrations"]
     stage = composed("methods", "warmstart=warmstart_sparse_actions")
     assert list(stage.experience) == ["out/warmstart_sparse/default/demonstrations"]
-
-
-def test_a_warm_start_writes_the_answers_that_its_model_reads_by_an_engine_that_every_machine_has():
-    assert composed("warmstart_miniwob", "model=tiny_qwen3").datamodule.collector.family == "qwen3_vl"
-    assert composed("warmstart_actions").engine._target_ == "arpo.inference.hf.HfEngine"
-
-
-@pytest.mark.parametrize(
-    ("words", "folder"),
-    [
-        (["prompt=compact_computer_use", "model=tiny_qwen3"], "model=tiny_qwen3,prompt=compact_computer_use"),
+    other, own = "prompt=compact_computer_use", "prompt._target_=arpo.agent.prompt.Prompt"  # no word chooses that
+    for known, name in (
+        ([words[0], other], f"{words[0]},{other}"),
         (["prompt=compact"], "default"),
-        (["prompt=compact_computer_use", "prompt._target_=arpo.agent.prompt.Prompt"], "default"),  # no word chooses it
-    ],
-)
-def test_the_usual_prompt_and_one_that_no_word_chooses_make_no_other_warm_start(words, folder):
-    assert composed("dart_miniwob", *words).model.path == f"out/warmstart_miniwob_fixed/{folder}/policy"
-
-
-def test_a_warm_start_has_as_many_desktops_as_the_run_and_writes_to_the_same_folder(entry_point):
-    root = entry_point(WRITES_POLICY)
-    windowed = WarmStart("warmstart_fake", "some/outputs", 2)
-    windowed.ensure(root / "policy", desktops=4)
-    words = (root / "called").read_text().split()
-    assert "env.size=4" in words
-    folder = "some/outputs/warmstart_fake/rollout.settings.image_window=2"
-    assert f'hydra.run.dir="{folder}"' in words
-    cfg = compose("train", words[:-1])
-    assert cfg.env.size == 4
-    assert windowed.policy == f"{folder}/policy"
+        ([other, own], "default"),
+    ):
+        assert composed("dart_miniwob", *known).model.path == f"out/warmstart_miniwob_fixed/{name}/policy"
+    assert composed("warmstart_miniwob", "model=tiny_qwen3").datamodule.collector.family == "qwen3_vl"
 
 
 def test_a_policy_that_is_there_is_not_made_again_and_a_failure_or_a_missing_one_is_named(entry_point):
@@ -200,20 +185,17 @@ signal.sigwait(signals)
 """
 
 
+def program(tmp_path: Path, code: str, **options: Any) -> "subprocess.Popen[str]":
+    """Start a `train.py` with this code."""
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    return subprocess.Popen([sys.executable, script], env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, **options)
+
+
 def test_sigint_to_the_run_alone_is_answered_at_once_and_ends_the_warm_start(tmp_path):
     """`kill -INT` reaches the run and not its child, which gets a SIGTERM from it, and a second one if it goes on."""
-    script = tmp_path / "train.py"
-    script.write_text(STUBBORN)
-    process = subprocess.Popen(
-        [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
     said = []
-    with process:
-        assert process.stdout is not None
+    with program(tmp_path, STUBBORN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         for line in process.stdout:
             said.append(line)
             if "warming up" in line:
@@ -241,19 +223,10 @@ with explained(OmegaConf.create({"paths": {"run_dir": str(root / "run"), "output
 
 
 def test_ctrl_c_in_a_warm_start_ends_in_a_sentence_and_leaves_no_child(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(INTERRUPTED)
-    process = subprocess.Popen(
-        [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # as a terminal does: Ctrl-C reaches this process and its child, and nobody else
-    )
+    # As a terminal does: Ctrl-C reaches this process and its child, and nobody else.
+    process = program(tmp_path, INTERRUPTED, stderr=subprocess.PIPE, start_new_session=True)
     try:
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "child").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until((tmp_path / "child").exists)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=20)
     finally:
@@ -283,12 +256,7 @@ time.sleep(60)
 
 @pytest.mark.long
 def test_a_run_that_is_told_to_end_asks_the_warm_start_that_writes_its_recordings_to_end(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(TERMINATED)
-    with subprocess.Popen(
-        [sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with program(tmp_path, TERMINATED, stdout=subprocess.PIPE) as process:
         child = int(process.stdout.readline())
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
@@ -331,9 +299,14 @@ def packed(tmp_path, monkeypatch):
     return run, tmp_path / "shipped" / "warmstart_mine"
 
 
-def test_a_packed_policy_is_unpacked_in_float32_rounded_to_float16(packed, tmp_path):
+def test_a_packed_policy_is_unpacked_in_float32_rounded_to_float16_for_its_owner_to_write(packed, tmp_path):
     run, directory = packed
+    for path in (directory, *directory.iterdir()):  # a checkout that nobody may write
+        path.chmod(0o555 if path.is_dir() else 0o444)
     unpack("warmstart_mine", tmp_path / "policy")
+    directory.chmod(0o755)
+    for path in (tmp_path / "policy", *(tmp_path / "policy").iterdir()):
+        assert path.stat().st_mode & 0o200
     made, got = load_file(run / "policy" / WEIGHTS), load_file(tmp_path / "policy" / WEIGHTS)
     assert made.keys() == got.keys()
     for name, tensor in got.items():
@@ -356,15 +329,6 @@ def test_what_is_damaged_or_has_no_place_is_refused_and_nothing_is_written(packe
     with pytest.raises(ConfigError, match=r"the policy of .*warmstart_mine cannot be written to .*outputs/policy"):
         unpack("warmstart_mine", policy)
     assert not policy.exists()
-
-
-def test_a_checkout_that_nobody_may_write_gives_a_policy_that_its_owner_may(packed, tmp_path):
-    for path in (packed[1], *packed[1].iterdir()):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    unpack("warmstart_mine", tmp_path / "policy")
-    packed[1].chmod(0o755)
-    for path in (tmp_path / "policy", *(tmp_path / "policy").iterdir()):
-        assert path.stat().st_mode & 0o200
 
 
 def unpack_beside(shipped_at, directory, meeting):

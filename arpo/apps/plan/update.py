@@ -19,10 +19,8 @@ from arpo.apps.plan.tracker import Category, MemoryTracker
 from arpo.models.placement import shard
 from arpo.models.policy import Policy
 from arpo.modules.base import PolicyModule
-from arpo.modules.grpo import GRPOModule
-from arpo.modules.metrics import UpdateWork
-from arpo.modules.minibatch import inputs
-from arpo.modules.offline.base import OfflineModule, Sequences
+from arpo.modules.grpo import GRPOModule, UpdateWork
+from arpo.modules.offline import OfflineModule, Sequences
 from arpo.modules.offload import OffloadedAdamW
 
 
@@ -145,6 +143,7 @@ def accumulate(module: PolicyModule, tracker: MemoryTracker, longest: WorstCaseT
     """Add the gradient of one micro-batch to that of another one."""
     fill_gradients(module, tracker)
     minibatch = longest.minibatch(module.policy.chat, module.micro_batch_tokens)
+    screenshots = {key: png for sample in minibatch.samples for key, png in sample.screenshots.items()}
     if isinstance(module, GRPOModule):
         samples = [
             replace(
@@ -154,11 +153,10 @@ def accumulate(module: PolicyModule, tracker: MemoryTracker, longest: WorstCaseT
             )
             for sample in minibatch.samples
         ]
-        minibatch = replace(minibatch, samples=tuple(samples))
-        module._accumulate(UpdateWork([minibatch]), minibatch, list(range(len(samples))), None)
+        module._accumulate(UpdateWork([minibatch], screenshots), minibatch, samples, None)
     elif isinstance(module, OfflineModule):
-        tokens, screenshots = inputs(minibatch.samples)
-        data = Sequences(tuple(tokens), torch.arange(len(tokens)), screenshots, len(tokens))
+        tokens = tuple(sample.tokens for sample in minibatch.samples)
+        data = Sequences(tokens, torch.arange(len(tokens)), screenshots, len(tokens))
         module.descend(data, lambda output, _: -output.logprobs.sum())  # the peak of every offline loss
 
 

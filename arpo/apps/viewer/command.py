@@ -19,7 +19,7 @@ from arpo.apps.viewer.parts import KEY
 from arpo.apps.viewer.site import Site
 from arpo.errors import ConfigError
 from arpo.host.container_spec import LOOPBACK
-from arpo.host.heartbeat import log_every
+from arpo.host.log_lines import log_every
 
 log = logging.getLogger(__name__)
 

@@ -55,10 +55,6 @@ class LoadedTabs:
         """Return a tab that shows the page: one where it is loaded, else a new one, else the longest unused.
 
         It may take `timeout_s` to load; waiting for a turn to load comes on top.
-
-        Raises:
-            EnvError: If the page or the browser failed.
-            ChromiumError: If the page did not load.
         """
         with self._lock:  # those that share the next browser must not wait for tabs of one that is gone
             dead = [tab for tab in self._idle if not tab.browser.alive]

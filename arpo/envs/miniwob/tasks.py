@@ -63,8 +63,7 @@ def miniwob_sample(pages: Iterable[str], seeds: Iterable[int], per_page: int, se
 def miniwob_task(page: str, seed: int) -> Task:
     """Return the task of one page and seed; the page itself gives the instruction when it is reset."""
     _check_page(page)
-    config = {"page": page, "seed": seed}
-    return Task(id=f"miniwob/{page}/{seed}", instruction="", domain=page, config=config)
+    return Task(f"miniwob/{page}/{seed}", "", page, {"page": page, "seed": seed})
 
 
 def _check_page(page: str) -> None:

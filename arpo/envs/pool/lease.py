@@ -41,7 +41,6 @@ class LeasedEnv:
     def __init__(
         self, name: str, worker: Worker, index: int, deadlines: Mapping[Method, float], counters: Counters
     ) -> None:
-        """Take an environment from its worker; only the pool does, and `EnvPool.lease` is the way to one."""
         self.name = name
         self.fault: EnvError | None = None
         self.interrupted = False

@@ -5,7 +5,6 @@ Every worker process imports this module, so it stays light: no torch, no transf
 
 import asyncio
 import logging
-import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -158,7 +157,7 @@ class HostedEnv:
         """Evaluate the task and check that the reward is one."""
         with env_boundary("evaluate", "evaluate"):
             reward = float(self._built().evaluate())
-        if not (math.isfinite(reward) and 0.0 <= reward <= 1.0):
+        if not 0.0 <= reward <= 1.0:
             raise EnvError("evaluate", f"the task reward must be in [0, 1], the checker gave {reward}")
         return reward
 

@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from transformers import (
     Qwen2_5_VLConfig,
@@ -19,55 +18,14 @@ from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position
 
 from arpo.agent.actions import CoordinateFrame
 from arpo.models.tiny import TinyModel
-from arpo.models.vision.attention import Segments, on_device, rearranged, replace_slow_layers
+from arpo.models.vision.attention import Segments, VisionTower, rearranged
 from arpo.models.vision.patches import Grid, ImagePatches
-
-
-class VisionTower:
-    """The face of a checkpoint's vision tower: from bytes of pictures to visual tokens.
-
-    The tower's first layer and, under sdpa, its attention are replaced in place; all weights keep their names. What
-    attends to what follows from the sizes of the pictures alone: it is computed on the host, so that a forward never
-    asks its device for a number.
-
-    Args:
-        visual: The `Qwen2_5_VisionTransformerPretrainedModel` of a policy; stays the policy's module.
-        mean: See `normalized_films`, as for `std`.
-        std: By which the checkpoint normalizes.
-    """
-
-    def __init__(self, visual: Any, mean: Float[Tensor, "channels 1"], std: Float[Tensor, "channels 1"]) -> None:
-        config = visual.config
-        self._visual = visual
-        self._sizes = (config.spatial_merge_size, config.window_size, config.patch_size)
-        self._windowed: bool = len(config.fullatt_block_indexes) < config.depth
-        self._by_segments = replace_slow_layers(visual, mean, std, apply_rotary_pos_emb_vision)
-
-    def __call__(
-        self, pixels: UInt8[Tensor, "patches channels height width"], grids: tuple[Grid, ...]
-    ) -> Float[Tensor, "tokens hidden"]:
-        """Return the visual tokens of some pictures, one picture after the other.
-
-        Args:
-            pixels: The patches of all pictures, on the device of the weights.
-            grids: Frames, rows and columns of patches of each picture.
-        """
-        if self._by_segments:
-            layout = segment_layout(grids, *self._sizes, windowed=self._windowed)
-        else:
-            layout = cumulative_layout(grids, *self._sizes)
-        tokens: Tensor = self._visual(pixels, grid_thw=None, **on_device(layout, pixels.device)).pooler_output
-        return tokens
 
 
 def cumulative_layout(grids: tuple[Grid, ...], merge: int, window: int, patch: int) -> dict[str, Any]:
     """Return the layout of some pictures as transformers' own attention takes it, picture by picture.
 
-    Args:
-        grids: Sizes of the pictures in patches.
-        merge: Patches that become one visual token, along a side.
-        window: Pixels along the side of a window.
-        patch: Pixels along the side of a patch.
+    Along their sides, `merge` patches become one visual token, and window and patch are in pixels.
     """
     sizes = torch.tensor(grids)
     index, windows = get_vision_window_index(sizes, merge, window, patch)
@@ -176,7 +134,17 @@ class Qwen25VL:
 
     def tower(self, model: Any, mean: Tensor, std: Tensor) -> VisionTower:
         """Return the vision tower with its windows."""
-        return VisionTower(model.model.visual, mean, std)
+        visual = model.model.visual
+        config = visual.config
+        sizes = (config.spatial_merge_size, config.window_size, config.patch_size)
+        windowed = len(config.fullatt_block_indexes) < config.depth
+
+        def layout(grids: tuple[Grid, ...], *, by_segments: bool) -> dict[str, Any]:
+            if by_segments:
+                return segment_layout(grids, *sizes, windowed=windowed)
+            return cumulative_layout(grids, *sizes)
+
+        return VisionTower(visual, mean, std, apply_rotary_pos_emb_vision, layout)
 
     def hidden_states(
         self, model: Any, embeddings: Tensor, visual: Tensor, places: Tensor, position_ids: Tensor

@@ -3,36 +3,20 @@
 from dataclasses import replace
 from typing import Any
 
-from jaxtyping import Float, UInt8
 from torch import Tensor
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from typing_extensions import override
 
-from arpo.models.families import qwen3_vl
 from arpo.models.families.qwen2_5_vl import Qwen25VL
-from arpo.models.families.qwen3_vl import PATCH, Qwen3VL, layout
+from arpo.models.families.qwen3_vl import PATCH, Qwen3VL, tower_of
 from arpo.models.tiny import HEAD_DIM
-from arpo.models.vision.attention import on_device
-from arpo.models.vision.patches import Grid
+from arpo.models.vision.attention import VisionTower
 
 DELTA_HEAD_DIM = 128
 """The width of heads of Gated DeltaNet, the real model's: vLLM's CPU kernel takes no head of 32."""
 KINDS = ("linear_attention", "full_attention")
 """Layers of the tiny language model, in turns: Gated DeltaNet (arXiv 2412.06464) and attention. The published models
 have three of the former to one of the latter."""
-
-
-class VisionTower(qwen3_vl.VisionTower):
-    """The face of a checkpoint's vision tower, which is Qwen3-VL's without DeepStack."""
-
-    @override
-    def __call__(
-        self, pixels: UInt8[Tensor, "patches channels height width"], grids: tuple[Grid, ...]
-    ) -> Float[Tensor, "tokens hidden"]:
-        """Return the visual tokens of some pictures, one picture after the other."""
-        given = on_device(layout(grids, *self._sizes, by_segments=self._by_segments), pixels.device)
-        tokens: Tensor = self._visual(pixels, grid_thw=None, **given).pooler_output
-        return tokens
 
 
 class Qwen35(Qwen3VL):
@@ -73,9 +57,9 @@ class Qwen35(Qwen3VL):
     visual_width = Qwen25VL.visual_width
 
     @override
-    def tower(self, model: Any, mean: Tensor, std: Tensor) -> Any:
+    def tower(self, model: Any, mean: Tensor, std: Tensor) -> VisionTower:
         """Return the vision tower."""
-        return VisionTower(model.model.visual, mean, std)
+        return tower_of(model.model.visual, mean, std)
 
     @override
     def attention_layers(self, config: Any) -> int:

@@ -1,10 +1,10 @@
 """Qwen3-VL, its dense models, and so GUI-Owl 1.5 and EvoCUA: all in which they differ from Qwen2.5-VL."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLProcessor, Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
@@ -18,7 +18,7 @@ from typing_extensions import override
 from arpo.agent.actions import CoordinateFrame
 from arpo.models.families.qwen2_5_vl import Qwen25VL
 from arpo.models.tiny import HEAD_DIM, TinyModel
-from arpo.models.vision.attention import Segments, on_device, rearranged, replace_slow_layers
+from arpo.models.vision.attention import Segments, VisionTower, rearranged
 from arpo.models.vision.patches import Grid
 
 SCALE = 1000
@@ -26,41 +26,12 @@ SCALE = 1000
 PATCH = 16
 
 
-class VisionTower:
-    """The face of a checkpoint's vision tower: from bytes of pictures to visual tokens.
-
-    A token is one row: what the merger makes of it, and beside that what DeepStack adds to each of the language
-    model's first layers (arXiv 2511.21631). See also Qwen2.5-VL's tower.
-
-    Args:
-        visual: The `Qwen3VLVisionModel` of a policy; stays the policy's module.
-        mean: See `normalized_films`, as for `std`.
-        std: By which the checkpoint normalizes.
-    """
-
-    def __init__(self, visual: Any, mean: Float[Tensor, "channels 1"], std: Float[Tensor, "channels 1"]) -> None:
-        self._visual = visual
-        self._sizes: tuple[int, int] = (visual.num_grid_per_side, visual.config.spatial_merge_size)
-        self._by_segments = replace_slow_layers(visual, mean, std, apply_rotary_pos_emb_vision)
-
-    def __call__(
-        self, pixels: UInt8[Tensor, "patches channels height width"], grids: tuple[Grid, ...]
-    ) -> Float[Tensor, "tokens hidden"]:
-        """Return the visual tokens of some pictures, one picture after the other; arguments as for Qwen2.5-VL."""
-        given = on_device(layout(grids, *self._sizes, by_segments=self._by_segments), pixels.device)
-        seen = self._visual(pixels, grid_thw=None, **given)
-        return torch.cat([seen.pooler_output, *seen.deepstack_features], dim=1)
-
-
 @lru_cache(maxsize=16)
-def layout(grids: tuple[Grid, ...], side: int, merge: int, *, by_segments: bool) -> dict[str, Any]:
+def layout(grids: tuple[Grid, ...], *, side: int, merge: int, by_segments: bool) -> dict[str, Any]:
     """Return the places of the patches of some pictures, and that those of each attend to each other.
 
-    Args:
-        grids: Sizes of the pictures in patches.
-        side: Learned places along a side, between which those of a picture are interpolated.
-        merge: Patches that become one visual token, along a side.
-        by_segments: Whether attention takes `Segments`, and not the places at which pictures begin.
+    There are `side` learned places along a side, between which those of a picture are interpolated. Attention takes
+    `Segments`, or the places at which pictures begin.
     """
     sizes = torch.tensor(grids)
     places, weights = get_vision_interpolation_indices_and_weights(
@@ -78,6 +49,12 @@ def layout(grids: tuple[Grid, ...], side: int, merge: int, *, by_segments: bool)
     largest_first = lengths.argsort(descending=True, stable=True)
     order = rearranged(torch.arange(int(lengths.sum())), lengths, largest_first)
     return given | {"cu_seqlens": Segments.of(lengths[largest_first].tolist(), order)}
+
+
+def tower_of(visual: Any, mean: Tensor, std: Tensor) -> VisionTower:
+    """Return the face of a vision tower with learned places and without windows."""
+    places = partial(layout, side=visual.num_grid_per_side, merge=visual.config.spatial_merge_size)
+    return VisionTower(visual, mean, std, apply_rotary_pos_emb_vision, places)
 
 
 class Qwen3VL(Qwen25VL):
@@ -121,10 +98,10 @@ class Qwen3VL(Qwen25VL):
         return [*super().blocks(model), *model.model.visual.deepstack_merger_list]
 
     @override
-    def tower(self, model: Any, mean: Tensor, std: Tensor) -> Any:
+    def tower(self, model: Any, mean: Tensor, std: Tensor) -> VisionTower:
         """Return the vision tower, and have the language model take DeepStack's features by places, not by a mask."""
         model.model.language_model._deepstack_process = _added
-        return VisionTower(model.model.visual, mean, std)
+        return tower_of(model.model.visual, mean, std)
 
     @override
     def hidden_states(

@@ -1,4 +1,4 @@
-"""The parts of a vision tower that transformers computes slowly: its first layer, and attention within segments."""
+"""A vision tower without what transformers computes slowly: its first layer, and attention within segments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from arpo.models.placement import to_device
-from arpo.models.vision.patches import normalized_films
+from arpo.models.vision.patches import Grid, normalized_films
+
+Rotate = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From queries, keys, cosines and sines to queries and keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,9 +23,8 @@ class Segments:
     runs: tuple[tuple[int, int], ...]
     """Number and length of the stretches of one length, run by run."""
     order: Int64[Tensor, " patches"] | None = None
-    """The patches in the order of the stretches; None where they lie so already."""
+    """The patches in the order of the stretches, and `back` its inverse; None where they lie so already."""
     back: Int64[Tensor, " patches"] | None = None
-    """The inverse of the order."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], order: Int64[Tensor, " patches"]) -> "Segments":
@@ -41,13 +43,9 @@ class Segments:
 class PatchEmbedding(nn.Module):
     """The vision tower's first layer, from bytes: normalizes patches in float32 on their device, then embeds them.
 
-    Bytes are an eighth of the float32 films that the checkpoint's image processor makes of them. As a convolution
-    whose kernel is as large as a patch, the layer would take several times as long as the matrix product that it is.
-
-    Args:
-        proj: The convolution; the weights keep their names.
-        mean: See `normalized_films`, as for `std`.
-        std: By which the checkpoint normalizes.
+    Bytes are an eighth of the float32 films that the checkpoint's image processor makes of them. As the convolution
+    `proj`, whose kernel is as large as a patch, the layer would take several times as long as the matrix product that
+    it is.
     """
 
     mean: Tensor
@@ -69,16 +67,10 @@ class SegmentAttention(nn.Module):
     """Attention within segments: one call of the kernel for all segments of a length.
 
     transformers calls it once a segment, which are 180 windows of a 1080p screenshot in each of 28 layers, and asks
-    the device for their lengths in every layer. The result of a segment is the same.
-
-    Args:
-        attention: transformers' own, for its weights; they keep their names.
-        rotate: Turns queries and keys by the places of their patches, given as cosines and sines.
+    the device for their lengths in every layer. The result of a segment is the same. Weights keep their names.
     """
 
-    def __init__(
-        self, attention: Any, rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-    ) -> None:
+    def __init__(self, attention: Any, rotate: Rotate) -> None:
         super().__init__()
         self.qkv: nn.Linear = attention.qkv
         self.proj: nn.Linear = attention.proj
@@ -95,11 +87,7 @@ class SegmentAttention(nn.Module):
     ) -> Float[Tensor, "patches hidden"]:
         """Return the attention of each patch to those of its segment.
 
-        Args:
-            hidden_states: Patches in the order of the tower.
-            cu_seqlens: The segments, on the device, under the name that transformers' blocks have for them.
-            position_embeddings: Cosines and sines of the places of the patches.
-            unused: What transformers' blocks pass to other kinds of attention.
+        The names are those of transformers' blocks, which pass what is `unused` to other kinds of attention.
         """
         patches = len(hidden_states)
         query, key, value = self.qkv(hidden_states).view(patches, 3, self._heads, -1).unbind(1)
@@ -109,46 +97,55 @@ class SegmentAttention(nn.Module):
         return projected
 
 
-def replace_slow_layers(
-    visual: Any,
-    mean: Float[Tensor, "channels 1"],
-    std: Float[Tensor, "channels 1"],
-    rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> bool:
-    """Replace a vision tower's first layer and, under sdpa, its attention, in place; all weights keep their names.
+class VisionTower:
+    """The face of a checkpoint's vision tower: from bytes of pictures to visual tokens.
+
+    The tower's first layer and, under sdpa, its attention are replaced in place; all weights keep their names. What
+    attends to what follows from the sizes of the pictures alone: it is computed on the host, so that a forward never
+    asks its device for a number. A token is one row: what the merger makes of it, and beside that what DeepStack adds
+    to each of the language model's first layers (arXiv 2511.21631).
 
     Args:
-        visual: transformers' own tower.
+        visual: transformers' own tower; stays the policy's module.
         mean: See `normalized_films`, as for `std`.
         std: By which the checkpoint normalizes.
-        rotate: See `SegmentAttention`.
-
-    Returns:
-        Whether its attention now takes `Segments`.
+        rotate: Turns queries and keys by the places of their patches.
+        layout: Gives the inputs of the tower's forward beside the patches, for pictures of some grids; `by_segments`
+            says whether its attention takes `Segments`.
     """
-    visual.patch_embed = PatchEmbedding(visual.patch_embed.proj, mean, std)
-    by_segments: bool = visual.config._attn_implementation == "sdpa"
-    if by_segments:
-        for block in visual.blocks:
+
+    def __init__(
+        self,
+        visual: Any,
+        mean: Float[Tensor, "channels 1"],
+        std: Float[Tensor, "channels 1"],
+        rotate: Rotate,
+        layout: Callable[..., Mapping[str, Any]],
+    ) -> None:
+        visual.patch_embed = PatchEmbedding(visual.patch_embed.proj, mean, std)
+        self._visual = visual
+        self._layout = layout
+        self._by_segments: bool = visual.config._attn_implementation == "sdpa"
+        for block in visual.blocks if self._by_segments else ():
             block.attn = SegmentAttention(block.attn, rotate)
-    return by_segments
+
+    def __call__(
+        self, pixels: UInt8[Tensor, "patches channels height width"], grids: tuple[Grid, ...]
+    ) -> Float[Tensor, "tokens hidden"]:
+        """Return the visual tokens of some pictures, one after the other, from the patches of all and their grids."""
+        given: dict[str, Any] = {}
+        for name, value in self._layout(grids, by_segments=self._by_segments).items():
+            given[name] = to_device(value, pixels.device) if isinstance(value, Tensor) else value
+            if isinstance(value, Segments):
+                given[name] = value.to(pixels.device)
+        seen = self._visual(pixels, grid_thw=None, **given)
+        return torch.cat([seen.pooler_output, *(seen.get("deepstack_features") or ())], dim=1)
 
 
 def rearranged(values: Tensor, lengths: Tensor, order: Tensor) -> Tensor:
     """Return values whose stretches of some lengths stand in another order."""
     stretches = torch.split(values, lengths.tolist())
     return torch.cat([stretches[number] for number in order])
-
-
-def on_device(layout: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return the inputs of a tower's forward beside the patches, on a device."""
-
-    def sent(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return to_device(value, device)
-        return value.to(device) if isinstance(value, Segments) else value
-
-    return {name: sent(value) for name, value in layout.items()}
 
 
 def _within(query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from arpo.agent.actions import smart_resize
 
@@ -66,14 +67,7 @@ def normalized_films(
     std: Float[Tensor, "channels 1"],
     frames: int,
 ) -> Float[Tensor, "patches features"]:
-    """Return patches as the vision tower wants them: normalized, each as a film of equal frames.
-
-    Args:
-        pixels: Patches as bytes, on any device.
-        mean: Subtracted from the bytes.
-        std: Divides what is left.
-        frames: How often a patch is repeated.
-    """
+    """Return patches as the vision tower wants them: less the mean, divided by std, each as a film of equal frames."""
     centred = torch.sub(pixels.flatten(2), mean).div_(std)
     return centred.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
 
@@ -85,21 +79,12 @@ def decode(png: bytes, settings: PatchSettings) -> PackedPatches:
     patch, merge = settings.patch_size, settings.merge_size
     grid = settings.grid(pixels.shape[2], pixels.shape[1])
     rows, columns = grid[1:]
-    resized = resized_bytes(pixels, rows * patch, columns * patch)
-    blocks = resized.reshape(3, rows // merge, merge, patch, columns // merge, merge, patch)
+    if pixels.shape[1:] != (rows * patch, columns * patch):  # as torchvision resizes, in whole bytes
+        size = (rows * patch, columns * patch)
+        pixels = interpolate(pixels[None], size, mode="bicubic", align_corners=False, antialias=True)[0]
+    blocks = pixels.reshape(3, rows // merge, merge, patch, columns // merge, merge, patch)
     # Rows of blocks, blocks of a row, then the patches of a block: those that the merger joins lie together.
     return PackedPatches(blocks.permute(1, 4, 2, 5, 0, 3, 6).reshape(-1, 3, patch, patch), grid)
-
-
-def resized_bytes(
-    pixels: UInt8[Tensor, "channels height width"], height: int, width: int
-) -> UInt8[Tensor, "channels new_height new_width"]:
-    """Return a picture resized by an antialiased bicubic filter, in whole bytes, as torchvision resizes it."""
-    if pixels.shape[1:] == (height, width):
-        return pixels
-    return torch.nn.functional.interpolate(
-        pixels.unsqueeze(0), (height, width), mode="bicubic", align_corners=False, antialias=True
-    ).squeeze(0)
 
 
 def picture_size(png: bytes) -> tuple[int, int]:

@@ -36,12 +36,8 @@ Worker = subprocess.Popen[bytes]
 class PatchWorkers:
     """Processes that decode and resize screenshots.
 
-    Each is a fresh interpreter behind two pipes: nothing is forked from a process that holds a GPU and threads, and
-    nothing of the trainer is imported again. A thread waits for each.
-
-    Args:
-        settings: The sizes of the checkpoint.
-        count: Number of processes; one is started when it is first needed.
+    Each is a fresh interpreter behind two pipes, started when it is first needed: nothing is forked from a process
+    that holds a GPU and threads, and nothing of the trainer is imported again. A thread waits for each.
     """
 
     def __init__(self, settings: PatchSettings, count: int) -> None:
@@ -67,7 +63,12 @@ class PatchWorkers:
         worker = self._free.get()
         try:
             worker = worker or self._start()
-            return _ask(worker, png)
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            pickle.dump(png, worker.stdin)
+            worker.stdin.flush()
+            answer = pickle.load(worker.stdout)  # of a process of ours
+            return answer and PackedPatches(torch.from_numpy(answer[0]), answer[1])
         except Exception as error:  # noqa: BLE001 - whatever it read amiss: its next answer may be of another picture
             log.warning("a process that decodes screenshots has failed (%r): this one is decoded here", error)
             _end(worker)
@@ -90,15 +91,6 @@ class PatchWorkers:
             env=os.environ | environment,
             pipesize=PIPE_BYTES,
         )
-
-
-def _ask(worker: Worker, png: bytes) -> PackedPatches | None:
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    pickle.dump(png, worker.stdin)
-    worker.stdin.flush()
-    answer = pickle.load(worker.stdout)  # of a process of ours
-    return answer and PackedPatches(torch.from_numpy(answer[0]), answer[1])
 
 
 def _end(worker: Worker | None) -> None:

@@ -50,13 +50,11 @@ class AdaptiveBuffer(ReplayBuffer):
     Of the successes of an iteration, the share κ with the largest advantages is stored, one at least, and none without
     a positive one: a success is worth more, the fewer of its group succeeded. In an update each member of a group is
     drawn from q = γ p_B + (1 - γ) p_on: of n members γ n, on average, make room for as many different successes of
-    the task, drawn evenly, which are then compared with the others of the group. So the advantage of a replayed
-    success is small where the policy succeeds by itself, and large where it fails. One member at least stays, and a
-    task without a stored success is learned from its own episodes alone.
+    the task, drawn evenly. So the advantage of a replayed success is small where the policy succeeds by itself, and
+    large where it fails. One member at least stays. Arguments that are not below are those of `ReplayBuffer`.
 
     Args:
-        method: Gives trajectories their advantages: that of the update, which must do so without a critic or teacher.
-        capacity_per_task: See `ReplayBuffer`, as for all that are not below.
+        method: That of the update, which must give advantages without a critic or teacher.
         share: κ. The paper does not say its value.
         replayed: γ: 0 replays nothing. The paper does not say its value.
     """
@@ -99,10 +97,9 @@ class AdaptiveBuffer(ReplayBuffer):
 
     @override
     def admit_all(self, groups: Sequence[Group]) -> int:
-        credits = self._method.all_credits(groups)
         advantages = {
             (number, member): credit.advantages.double().mean().item()
-            for number, row in enumerate(credits)
+            for number, row in enumerate(self._method.all_credits(groups))
             for member, credit in enumerate(row)
             if member not in groups[number].injected and self.is_worth_replaying(groups[number].trajectories[member])
         }
@@ -120,11 +117,8 @@ class RelevanceBuffer(ReplayBuffer):
 
     A success is drawn with probability exp(s / T) / Σ exp(s / T), s being the similarity of its instruction to that of
     the group: the relevance that Vid2Act gives to source tasks (arXiv 2306.03360), with words in the place of a world
-    model. A small T leaves the same instruction, a large one draws evenly.
-
-    Args:
-        temperature: T.
-        capacity_per_task: See `ReplayBuffer`, as for all that follow.
+    model. A small `temperature` T leaves the same instruction, a large one draws evenly. The other arguments are those
+    of `ReplayBuffer`.
     """
 
     def __init__(

@@ -20,15 +20,9 @@ class Curriculum(ShuffledTasks):
     """Tasks in epochs, each of which has the tasks that `draw` chooses, in a new order; evaluations have all."""
 
     def __init__(
-        self,
-        tasks: Sequence[Task],
-        tasks_per_iteration: int,
-        seed: int,
-        *,
-        group_size: RequestRule | None = None,
-        max_steps: RequestRule | None = None,
+        self, tasks: Sequence[Task], tasks_per_iteration: int, seed: int, **rules: RequestRule | None
     ) -> None:
-        super().__init__(tasks, tasks_per_iteration, seed, group_size=group_size, max_steps=max_steps)
+        super().__init__(tasks, tasks_per_iteration, seed, **rules)
         self._epoch = 0
         self._drawn = list(self.tasks)
         self._left: list[str] = []
@@ -49,8 +43,7 @@ class Curriculum(ShuffledTasks):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        own = {"epoch": self._epoch, "drawn": list(self._drawn), "left": list(self._left)}
-        return super().state_dict() | own
+        return super().state_dict() | {"epoch": self._epoch, "drawn": list(self._drawn), "left": list(self._left)}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -69,7 +62,6 @@ class Failing:
     visits: int = 0
     """Episodes that are counted in these numbers."""
     solved: int = 0
-    """Successes among them."""
     dropped: bool = False
     """Whether it failed again after it had cooled down."""
 
@@ -92,13 +84,13 @@ class FailureCurriculum(Curriculum):
 
     A task whose episodes all failed in `patience` epochs in a row cools down: in each of the next `cooldown` epochs
     its sampling weight is exp(-f), f being the epochs that it has failed in; that of all others is 1. Then it is tried
-    once more, and if it fails again it is drawn no more: no task goes because it was not drawn. A success at any time
-    brings it back. An epoch has as many tasks as their weights sum up to; where that is none, all begin anew. An epoch
-    of few tasks may end before an update has learned from any of them: then the next one has the same tasks, and
-    nothing cools.
+    once more, and if it fails again it is drawn no more. A success at any time brings it back. An epoch has as many
+    tasks as their weights sum up to; where that is none, all begin anew. An epoch that ends before an update has
+    learned from any of its tasks is followed by one of the same tasks, and nothing cools.
+
+    Arguments that are not below are those of `ShuffledTasks`.
 
     Args:
-        tasks: See `ShuffledTasks`, as for all that are not below.
         patience: Epochs without a success until a task cools down; 2 in the paper.
         cooldown: Epochs of cooling down; 3 in the paper.
     """
@@ -120,20 +112,18 @@ class FailureCurriculum(Curriculum):
 
     @override
     def draw(self, statistics: TaskStatistics, chance: random.Random) -> list[str]:
-        if all(statistics[task_id].visits <= failing.visits for task_id, failing in self._failing.items()):
+        failing = self._failing
+        if all(statistics[task_id].visits <= each.visits for task_id, each in failing.items()):
             return self._drawn
-        weights = {
-            task_id: failing.look(statistics[task_id], self._patience, self._cooldown)
-            for task_id, failing in self._failing.items()
-        }
+        weights = {id: each.look(statistics[id], self._patience, self._cooldown) for id, each in failing.items()}
         drawn, passed = [], chance.random()  # systematic sampling
         for task_id in chance.sample(list(weights), len(weights)):
             if int(passed + weights[task_id]) > int(passed):
                 drawn.append(task_id)
             passed += weights[task_id]
         if not drawn:
-            for failing in self._failing.values():
-                failing.epochs, failing.cooling, failing.dropped = 0, 0, False
+            for each in failing.values():
+                each.epochs, each.cooling, each.dropped = 0, 0, False
         return drawn or list(self.tasks)
 
     @override
@@ -160,8 +150,9 @@ class StagedCurriculum(Curriculum):
     which it has had its iterations, or in which the mean success rate of its tasks has passed the threshold. The paper
     says neither number.
 
+    Arguments that are not below are those of `ShuffledTasks`.
+
     Args:
-        tasks: See `ShuffledTasks`, as for all that are not below.
         stages: Their number.
         stage_iterations: The most iterations of a stage before the last.
         threshold: The success rate that ends a stage sooner; 1 never does, as a rate must pass it.
@@ -194,7 +185,6 @@ class StagedCurriculum(Curriculum):
         return order[: math.ceil(len(order) * self._stage / self._stages)]
 
     def _is_over(self, statistics: TaskStatistics) -> bool:
-        """Return whether the next epoch belongs to the next stage."""
         records = [statistics[task_id] for task_id in self._drawn]
         if self._stage == 0:  # an episode that the infrastructure lost is a try: a broken task holds nothing up
             return all(record.visits or record.failures for record in records)

@@ -15,11 +15,8 @@ def rollout_number(success_rate: Fraction, group_size: int) -> int:
     """Return the number of episodes that a task with a success rate needs (DART, arXiv 2509.23866, section 3.3).
 
     N = floor((G + 1) / SR - (G - 1)), at most G: 2 where every episode succeeds. For G = 8 it is the formula of the
-    paper's code, floor(9 / SR - 7), which falls below 8 from SR = 0.6 on.
-
-    Args:
-        success_rate: Above 0; a fraction, because a rounded quotient may lie below the whole number that it is.
-        group_size: G, the episodes of a task that is not solved yet.
+    paper's code, floor(9 / SR - 7), which falls below 8 from SR = 0.6 on. The success rate is a fraction, because a
+    rounded quotient may lie below the whole number that it is.
     """
     return min(group_size, (group_size + 1) // success_rate - (group_size - 1))
 
@@ -52,11 +49,10 @@ class DynamicRolloutNumber:
 class DynamicTrajectoryLength:
     """No more steps than the longest success of the task took (DART, arXiv 2509.23866, section 3.4).
 
-    Without slack a limit never rises again, because no longer episode can succeed. A task without a success keeps
-    its own limit.
+    Without slack a limit never rises again, because no longer episode can succeed.
 
     Args:
-        limit: The run's step limit, where the task has none of its own: what is said here never goes above it.
+        limit: The run's step limit, where the task has none of its own: the most there can be.
         floor: The least limit, so that a success by a lucky first click does not end the task's other ways.
         slack: Steps more than the longest success took.
     """

@@ -128,7 +128,12 @@ def test_a_broken_environment_is_tried_again_after_longer_and_longer_waits_and_t
 def test_a_build_that_fails_costs_its_worker_only_where_that_is_dead_or_does_not_answer(error, workers):
     backend = ScriptedWorkers({1: [error]})
     pool = make_pool(size=2, envs_per_worker=2, backend=backend)
-    with_pool(pool, lambda pool: until(lambda: pool.states()["idle"] == 2, LONG_S), jump)
+
+    async def scenario(pool):
+        assert pool.states()["restarting"] == workers
+        await until(lambda: pool.states()["idle"] == 2, LONG_S)
+
+    with_pool(pool, scenario, jump)
     assert backend.launches == workers
     assert backend.kills == workers  # those that were replaced, and the last one at the end
     assert pool.counters()["env/restarts"] == workers  # a neighbour comes back only where its worker had to go

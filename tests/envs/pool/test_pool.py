@@ -10,7 +10,7 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.envs.planned_faults import Fault
-from tests.envs.pool.support import TASK, fail, faulty_desktop, make_pool, solve, until, with_pool
+from tests.envs.pool.support import TASK, fail, faulty_desktop, make_pool, solve, with_pool
 
 
 def test_many_episodes_share_a_few_environments():
@@ -187,23 +187,6 @@ def test_start_fails_at_once_when_nothing_can_be_built_and_says_what_is_wrong_wi
         asyncio.run(make_pool(while_there(tmp_path / "nowhere"), size=3).start())
     with pytest.raises(ConfigError, match="at least 64x48"):
         asyncio.run(make_pool(lambda: FakeDesktop(width=1)).start())
-
-
-def test_an_environment_that_does_not_come_up_at_first_joins_later():
-    builds = iter([OSError("still booting"), None, None])
-
-    def second_time_lucky():
-        if error := next(builds):
-            raise error
-        return FakeDesktop()
-
-    async def scenario(pool):
-        first = pool.states()
-        await until(lambda: pool.states()["idle"] == 2)
-        return first
-
-    first = with_pool(make_pool(second_time_lucky, size=2), scenario)
-    assert (first["idle"], first["restarting"]) == (1, 1)
 
 
 def test_a_pool_can_be_started_again_on_another_event_loop():

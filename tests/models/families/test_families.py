@@ -61,9 +61,14 @@ def with_pictures(chat, images):
     return torch.tensor([ids]), [images(*screenshot(seed, *size)) for seed, size in enumerate(SIZES)]
 
 
-def test_a_checkpoint_is_of_the_family_that_its_configuration_names(family, path):
+def test_a_checkpoint_is_of_the_family_that_its_configuration_names_and_has_its_sizes(family, path, chat):
     assert family_of(path) is family_named(family.model_type) is family
-    assert ChatTokenizer(path).family is ImageProcessor(path).family is family
+    assert chat.family is ImageProcessor(path).family is family
+    assert chat.pictures.sizes.factor == family.resize_factor
+    least, most = family.pixels
+    assert family.resize_factor**2 <= least < most
+    config = AutoConfig.from_pretrained(path)
+    assert 0 < family.picture_layers(config) <= config.vision_config.depth
 
 
 @pytest.mark.parametrize("read", [family_of, ChatTokenizer, ImageProcessor, Policy, CheckpointWeights])
@@ -135,6 +140,7 @@ def test_the_parts_together_compute_what_transformers_computes(family, path, mod
     images = ImageProcessor(path)
     ids, pictures = with_pictures(chat, images)
     mask = ids == chat.image_token_id
+    assert "pixel_values" not in family.generation_inputs(~mask, [], torch.float32)
     inputs = family.generation_inputs(mask, pictures, torch.float32)
     expected = model.model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).last_hidden_state
     packed = [images.packed(*screenshot(seed, *size)) for seed, size in enumerate(SIZES)]
@@ -171,27 +177,6 @@ def test_visual_tokens_and_gradients_are_those_of_transformers(family, path, mod
         assert_same(mine, gradient)
 
 
-def test_without_pictures_generate_needs_no_pixels(family):
-    inputs = family.generation_inputs(torch.zeros(1, 3, dtype=torch.bool), [], torch.float32)
-    assert "pixel_values" not in inputs
-
-
-def test_sizes_are_those_of_the_checkpoint(family, path, chat):
-    assert chat.pictures.sizes.factor == family.resize_factor
-    least, most = family.pixels
-    assert family.resize_factor**2 <= least < most
-    config = AutoConfig.from_pretrained(path)
-    assert 0 < family.picture_layers(config) <= config.vision_config.depth
-
-
-def test_a_point_of_the_screen_survives_the_way_to_the_model_and_back(family):
-    frame = family.frame((1280, 720), (1288, 728))
-    for point in (Click(0, 0), Click(640, 360), Click(1279, 719)):
-        back = frame.to_screen(frame.to_model(point))
-        assert abs(back.x - point.x) <= 1
-        assert abs(back.y - point.y) <= 1
-
-
 @pytest.mark.parametrize("screen", SCREENS, ids=str)
 def test_clicks_that_the_model_writes_land_in_their_box(family, chat, screen):
     """A thousand boxes as small as the model's points allow, whose middle is written, read and clicked."""
@@ -207,6 +192,9 @@ def test_clicks_that_the_model_writes_land_in_their_box(family, chat, screen):
         assert isinstance(click, Click)
         assert left <= click.x < left + side
         assert top <= click.y < top + side
+    for corner in (Click(0, 0), Click(screen[0] - 1, screen[1] - 1)):
+        back = frame.to_screen(frame.to_model(corner))
+        assert max(abs(back.x - corner.x), abs(back.y - corner.y)) <= side // 2
 
 
 def test_special_tokens_are_words_and_stand_around_each_picture(family, path, chat):

@@ -4,13 +4,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.overrides import TorchFunctionMode
-from transformers import AutoProcessor, AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoConfig, AutoProcessor, AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
 from arpo.agent.actions import Click
-from arpo.models.families.qwen2_5_vl import FAMILY, VisionTower, cumulative_layout, make_tiny, segment_layout
+from arpo.models.families.qwen2_5_vl import FAMILY, cumulative_layout, make_tiny, segment_layout
 from arpo.models.images import ImageProcessor
 from arpo.models.tiny import SPECIAL_TOKENS
 from tests.conftest import TINY_CORPUS
+from tests.models.families.test_families import PICTURES
 from tests.models.samples import assert_same, screenshot
 
 
@@ -36,7 +37,7 @@ def test_a_point_is_one_of_the_resized_picture():
     assert FAMILY.frame((1920, 1080), (1932, 1092)).to_screen(Click(966, 546)) == Click(960, 540)
 
 
-def test_the_directory_loads_like_a_real_checkpoint(tiny_model):
+def test_the_directory_loads_like_a_real_checkpoint_whose_vision_layers_see_whole_screenshots(tiny_model):
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
     processor = AutoProcessor.from_pretrained(tiny_model)
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
@@ -46,10 +47,7 @@ def test_the_directory_loads_like_a_real_checkpoint(tiny_model):
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.config.text_config.vocab_size % 64 == 0
     assert len(tokenizer) <= model.config.text_config.vocab_size
-
-
-def test_every_vision_layer_attends_to_the_whole_screenshot(tiny_model):
-    config = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model).config.vision_config
+    config = model.config.vision_config
     assert list(config.fullatt_block_indexes) == list(range(config.depth))
 
 
@@ -66,26 +64,13 @@ def test_the_seed_alone_decides_the_weights(tiny_model, tmp_path):
     assert not torch.equal(load_file(other / "model.safetensors")[embedding], weights[embedding])
 
 
-def test_the_rotations_of_places_are_parameters(tmp_path):
-    directory = make_tiny(tmp_path, corpus=TINY_CORPUS, words=600, rotary_base=100.0, rotary_sections=(2, 3, 11))
-    rotary = Qwen2_5_VLForConditionalGeneration.from_pretrained(directory).config.text_config.rope_parameters
-    assert rotary["rope_theta"] == 100.0
-    assert rotary["mrope_section"] == [2, 3, 11]
-
-
-def test_the_longest_conversation_is_a_parameter(tmp_path):
-    directory = make_tiny(tmp_path, corpus=TINY_CORPUS, words=600, hidden=64, layers=1, context=131_072)
-    config = Qwen2_5_VLForConditionalGeneration.from_pretrained(directory).config
-    assert config.text_config.max_position_embeddings == 131_072
-
-
-PICTURES = (
-    (0, (112, 140)),
-    (1, (333, 200)),
-    (2, (112, 140)),
-    (3, (220, 150)),
-)
-"""Seeds and sizes: windows of many sizes, two pictures of one size apart from each other."""
+def test_the_rotations_of_places_and_the_longest_conversation_are_parameters(tmp_path):
+    numbers = {"hidden": 64, "layers": 1, "rotary_base": 100.0, "rotary_sections": (2, 3, 11), "context": 131_072}
+    directory = make_tiny(tmp_path, corpus=TINY_CORPUS, words=600, **numbers)
+    config = AutoConfig.from_pretrained(directory).text_config
+    assert config.rope_parameters["rope_theta"] == 100.0
+    assert config.rope_parameters["mrope_section"] == [2, 3, 11]
+    assert config.max_position_embeddings == 131_072
 
 
 class KernelCalls(TorchFunctionMode):
@@ -111,11 +96,6 @@ def windowed(tmp_path_factory):
     )
 
 
-@pytest.fixture(params=["windowed", "tiny_model"])
-def checkpoint(request):
-    return request.getfixturevalue(request.param)
-
-
 def seen(tower, images):
     packed = [images.packed(*screenshot(seed, *size)) for seed, size in PICTURES]
     return tower(torch.cat([picture.pixels for picture in packed]), tuple(picture.grid for picture in packed))
@@ -127,11 +107,11 @@ def seen_by_transformers(model, images):
     return model.model.visual(torch.cat([p.pixel_values for p in patches]), grid_thw=grids).pooler_output
 
 
-def test_visual_tokens_and_gradients_are_those_of_transformers_loop_over_windows(checkpoint):
-    images = ImageProcessor(checkpoint)
-    plain, ours = (Qwen2_5_VLForConditionalGeneration.from_pretrained(checkpoint) for _ in range(2))
+def test_visual_tokens_and_gradients_are_those_of_transformers_loop_over_windows(windowed):
+    images = ImageProcessor(windowed)
+    plain, ours = (Qwen2_5_VLForConditionalGeneration.from_pretrained(windowed) for _ in range(2))
     expected = seen_by_transformers(plain, images)
-    tokens = seen(VisionTower(ours.model.visual, images.mean, images.std), images)
+    tokens = seen(FAMILY.tower(ours, images.mean, images.std), images)
     assert_same(tokens, expected)
     weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
     (expected * weights).sum().backward()
@@ -140,20 +120,14 @@ def test_visual_tokens_and_gradients_are_those_of_transformers_loop_over_windows
     for name, parameter in ours.model.visual.named_parameters():
         scale = gradients[name].abs().max().item()
         torch.testing.assert_close(parameter.grad / scale, gradients[name] / scale, atol=1e-5, rtol=0, msg=name)
-
-
-def test_the_tower_of_another_kernel_sees_the_same(windowed):
-    images = ImageProcessor(windowed)
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(windowed)
     eager = Qwen2_5_VLForConditionalGeneration.from_pretrained(windowed, attn_implementation="eager")
-    expected = seen_by_transformers(plain, images)
-    assert_same(seen(VisionTower(eager.model.visual, images.mean, images.std), images), expected)
+    assert_same(seen(FAMILY.tower(eager, images.mean, images.std), images), expected)
 
 
 def test_the_kernel_is_called_once_a_size_of_windows(windowed):
     images = ImageProcessor(windowed)
     plain, ours = (Qwen2_5_VLForConditionalGeneration.from_pretrained(windowed) for _ in range(2))
-    tower = VisionTower(ours.model.visual, images.mean, images.std)
+    tower = FAMILY.tower(ours, images.mean, images.std)
     with KernelCalls() as many:
         seen_by_transformers(plain, images)
     with KernelCalls() as few:
@@ -176,6 +150,7 @@ SIZES = (2, 112, 14)
 def test_without_windows_the_order_is_that_of_transformers(grids):
     plain, ours = cumulative_layout(grids, *SIZES), segment_layout(grids, *SIZES, windowed=False)
     assert torch.equal(ours["window_index"], plain["window_index"])
+    assert segment_layout(((1, 10, 8),) * 2, *SIZES, windowed=False)["cu_seqlens"].order is None
 
 
 def test_screenshots_have_windows_of_four_sizes_however_many_they_are():
@@ -195,7 +170,3 @@ def test_the_order_of_the_pictures_brings_the_patches_of_each_together():
     # The largest first: 600 patches, then twice 80.
     assert layout["cu_seqlens"].runs == ((1, 600), (2, 80))
     assert seen[layout["cu_seqlens"].order].tolist() == [1] * 600 + [0] * 80 + [2] * 80
-
-
-def test_pictures_that_lie_one_after_the_other_need_no_order():
-    assert segment_layout(((1, 10, 8), (1, 10, 8)), *SIZES, windowed=False)["cu_seqlens"].order is None

@@ -22,21 +22,18 @@ def test_a_point_is_in_thousandths_of_the_screen_whatever_the_picture_s_size():
         assert frame.to_model(Click(960, 270)) == Click(500, 250)
 
 
-def test_names_of_weights_stay(model):
-    assert all(FAMILY.checkpoint_name(name) == name for name, _ in model.named_parameters())
-
-
 def test_the_directory_loads_like_a_real_checkpoint(tiny_qwen3, model):
     processor = AutoProcessor.from_pretrained(tiny_qwen3)
     assert type(processor).__name__ == FAMILY.processor_class
     assert processor.image_processor.patch_size == 16
     assert 0.8e6 < model.num_parameters() < 1.2e6
+    assert all(FAMILY.checkpoint_name(name) == name for name, _ in model.named_parameters())
     assert all(len(processor.tokenizer.encode(str(number))) == 1 for number in range(1000))
     assert model.config.text_config.rope_parameters["mrope_interleaved"]
 
 
 def test_pictures_of_one_size_attend_in_one_call():
-    segments = layout(((1, 4, 4), (1, 6, 8), (1, 4, 4)), 8, 2, by_segments=True)["cu_seqlens"]
+    segments = layout(((1, 4, 4), (1, 6, 8), (1, 4, 4)), side=8, merge=2, by_segments=True)["cu_seqlens"]
     assert segments.runs == ((1, 48), (2, 16))
     assert segments.order is not None
     assert segments.order[:48].tolist() == list(range(16, 64))

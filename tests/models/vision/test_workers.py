@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -29,14 +30,11 @@ time.sleep(100)
 
 
 def own_workers(pid):
-    return [child for child in psutil.Process(pid).children() if is_worker(child)]
-
-
-def is_worker(process):
-    try:
-        return "arpo.models.vision.workers" in process.cmdline()
-    except psutil.NoSuchProcess:  # has ended: of an earlier test, perhaps, and not collected yet
-        return False
+    found = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):  # has ended: of an earlier test, perhaps, and not collected yet
+            found += [child] if "arpo.models.vision.workers" in child.cmdline() else []
+    return found
 
 
 @pytest.fixture(scope="module")

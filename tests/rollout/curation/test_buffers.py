@@ -15,16 +15,16 @@ from arpo.types import Group, Task
 from tests.methods.conftest import trajectory
 
 
-def episode(id: str, reward: float, steps: int = 1):
+def episode(id, reward, steps=1):
     return replace(trajectory("a" * steps, reward), id=id, task_id=id.split("/")[1])
 
 
-def group(task: str, *rewards: float, iteration: int = 0) -> Group:
+def group(task, *rewards, iteration=0):
     members = (episode(f"{iteration}/{task}/{member}", reward) for member, reward in enumerate(rewards))
     return Group(Task(task, ""), tuple(members))
 
 
-def filled(count: int, **options) -> AdaptiveBuffer:
+def filled(count, **options):
     """A buffer with so many successes of the task `a`, each of an iteration of its own."""
     buffer = AdaptiveBuffer(GRPO(), **options)
     for iteration in range(count):
@@ -32,7 +32,7 @@ def filled(count: int, **options) -> AdaptiveBuffer:
     return buffer
 
 
-def stored(buffer: AdaptiveBuffer, *tasks: str) -> list[str]:
+def stored(buffer, *tasks):
     return [each.id for task in tasks for each in buffer.entries(task)]
 
 
@@ -153,15 +153,15 @@ def test_an_adaptive_buffer_goes_on_from_its_state():
 TASKS = {name: Task(name, "") for name in ("open the file", "open the mail", "write")}
 
 
-def success(name: str):
+def success(name):
     return replace(trajectory("a", 1.0), id=f"0/0/{name}", task_id=name, instruction=name)
 
 
-def failed(name: str) -> Group:
+def failed(name):
     return Group(TASKS[name], (replace(trajectory("a", 0.0), task_id=name, instruction=name),))
 
 
-def similar(**options) -> RelevanceBuffer:
+def similar(**options):
     buffer = RelevanceBuffer(**options)
     for name, task in TASKS.items():
         assert buffer.admit(Group(task, (success(name),))) == 1
@@ -213,12 +213,9 @@ def test_a_success_is_drawn_by_the_exponent_of_its_similarity():
         assert drawn[name] / 6000 == pytest.approx(weight / sum(weights.values()), abs=0.02)
 
 
-def test_a_small_temperature_draws_the_same_instruction_alone():
+def test_a_small_temperature_draws_the_same_instruction_alone_and_a_task_without_a_success_gets_another_s():
     buffer = similar(temperature=1e-3)
     assert {buffer.inject(failed("write")).trajectories[0].task_id for _ in range(50)} == {"write"}
-
-
-def test_a_task_without_a_success_gets_that_of_another():
     buffer = RelevanceBuffer()
     buffer.admit(Group(TASKS["write"], (success("write"),)))
     assert buffer.inject(failed("open the file")).injected == (0,)

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,16 +16,16 @@ MANY = [f"task {number}" for number in range(40)]
 HARD = set(MANY[:20])
 
 
-def curriculum(**options) -> FailureCurriculum:
+def curriculum(**options):
     return FailureCurriculum([Task(name, "") for name in MANY], 8, 0, **options)
 
 
-def play(statistics: TaskStatistics, name: str, solved: bool) -> None:
+def play(statistics, name, solved):
     reward = float(solved)
     statistics.record(name, [replace(trajectory("a", reward), task_id=name)] * 2)
 
 
-def epoch_of(sampler: FailureCurriculum, statistics: TaskStatistics, *solved: str) -> list[str]:
+def epoch_of(sampler, statistics, *solved):
     """The tasks of the next epoch in their order; of the hard ones, only these are solved."""
     names: list[str] = []
     while not names or sampler.state_dict()["left"]:
@@ -36,7 +36,7 @@ def epoch_of(sampler: FailureCurriculum, statistics: TaskStatistics, *solved: st
     return names
 
 
-def hard(names: list[str]) -> set[str]:
+def hard(names):
     return HARD & set(names)
 
 
@@ -67,8 +67,8 @@ def test_a_success_of_the_last_try_brings_a_task_back_and_a_failure_that_comes_l
     assert hard(epoch_of(sampler, statistics)) == set()
 
 
-def test_the_share_of_draws_falls_with_the_epochs_that_a_task_has_failed_in():
-    first, second = 0, 0
+def test_the_share_of_draws_falls_with_the_epochs_that_a_task_has_failed_in_and_not_with_those_that_it_cools():
+    first, second, patient = 0, 0, 0
     for seed in range(30):
         sampler = FailureCurriculum([Task(name, "") for name in MANY], 8, seed, patience=1, cooldown=2)
         statistics = TaskStatistics()
@@ -76,18 +76,13 @@ def test_the_share_of_draws_falls_with_the_epochs_that_a_task_has_failed_in():
         drawn = hard(epoch_of(sampler, statistics))
         first += len(drawn)
         second += len(drawn & hard(epoch_of(sampler, statistics)))  # these have failed twice now
-    assert first / 600 == pytest.approx(math.exp(-1), abs=0.06)
-    assert second / first == pytest.approx(math.exp(-2), abs=0.08)
-
-
-def test_a_task_is_drawn_by_the_epochs_that_it_has_failed_in_and_not_by_those_that_it_cools():
-    drawn = 0
-    for seed in range(30):
         sampler, statistics = FailureCurriculum([Task(name, "") for name in MANY], 8, seed), TaskStatistics()
         for _ in range(2):
             epoch_of(sampler, statistics)
-        drawn += len(hard(epoch_of(sampler, statistics)))
-    assert drawn / 600 == pytest.approx(math.exp(-2), abs=0.05)
+        patient += len(hard(epoch_of(sampler, statistics)))
+    assert first / 600 == pytest.approx(math.exp(-1), abs=0.06)
+    assert second / first == pytest.approx(math.exp(-2), abs=0.08)
+    assert patient / 600 == pytest.approx(math.exp(-2), abs=0.05)
 
 
 def test_a_success_while_it_cools_down_brings_a_task_back_for_good():
@@ -148,41 +143,24 @@ def test_old_successes_do_not_excuse_an_epoch_without_one():
     assert {name for name, each in failing.items() if each["epochs"] == 1} == HARD
 
 
-def test_a_failure_curriculum_goes_on_from_its_state():
-    sampler, statistics = curriculum(), TaskStatistics()
-    for _ in range(3):
-        epoch_of(sampler, statistics)
-    first = sampler.next(statistics).task.id
-    play(statistics, first, solved=True)
-    state = json.loads(json.dumps([sampler.state_dict(), statistics.state_dict()]))
-    again, known = curriculum(), TaskStatistics()
-    again.load_state_dict(state[0])
-    known.load_state_dict(state[1])
-    for _ in range(3 * len(MANY)):
-        names = [one.next(those).task.id for one, those in ((sampler, statistics), (again, known))]
-        assert names[0] == names[1]
-        for those in (statistics, known):
-            play(those, names[0], names[0] not in HARD)
-
-
 NAMES = ["never", "long", "lucky", "middle", "short"]
 STEPS = {"never": 2, "long": 6, "short": 2, "middle": 4, "lucky": 2}
 EASY_TO_HARD = ["short", "lucky", "middle", "long", "never"]
 """`lucky` is as short as `short` and solved half as often."""
 
 
-def staged(tasks: Sequence[Task] = (), per_iteration=5, **options) -> StagedCurriculum:
+def staged(tasks=(), per_iteration=5, **options):
     return StagedCurriculum(tasks or [Task(name, "") for name in NAMES], per_iteration, 0, **options)
 
 
-def play_twice(statistics: TaskStatistics, name: str) -> None:
+def play_twice(statistics, name):
     """Two episodes of a task: none, one or both succeed."""
     rewards = {"never": (0.0, 0.0), "lucky": (1.0, 0.0)}.get(name, (1.0, 1.0))
     episode = replace(trajectory("a" * STEPS[name], 1.0), task_id=name)
     statistics.record(name, [replace(episode, task_reward=reward) for reward in rewards])
 
 
-def stage_of(sampler: StagedCurriculum, statistics: TaskStatistics, *, learns: bool = True) -> set[str]:
+def stage_of(sampler, statistics, *, learns=True):
     names: list[str] = []
     while not names or sampler.state_dict()["left"]:
         names.append(sampler.next(statistics).task.id)
@@ -242,18 +220,25 @@ def test_where_nothing_succeeds_stages_follow_the_list():
     assert stage_of(sampler, statistics, learns=False) == set(NAMES[:3])
 
 
-def test_a_staged_curriculum_goes_on_from_its_state():
-    options = {"stages": 3, "stage_iterations": 2, "threshold": 1.0, "per_iteration": 3}
-    sampler, statistics = staged(**options), TaskStatistics()
-    for _ in range(2):
-        stage_of(sampler, statistics)
-    play_twice(statistics, sampler.next(statistics).task.id)
+@pytest.mark.parametrize(
+    ("make", "play_epoch", "play_one"),
+    [
+        (curriculum, epoch_of, lambda statistics, name: play(statistics, name, name not in HARD)),
+        (partial(staged, stage_iterations=2, threshold=1.0, per_iteration=3), stage_of, play_twice),
+    ],
+    ids=["failures", "stages"],
+)
+def test_a_curriculum_goes_on_from_its_state(make, play_epoch, play_one):
+    sampler, statistics = make(), TaskStatistics()
+    for _ in range(3):
+        play_epoch(sampler, statistics)
+    play_one(statistics, sampler.next(statistics).task.id)
     state = json.loads(json.dumps([sampler.state_dict(), statistics.state_dict()]))
-    again, known = staged(**options), TaskStatistics()
+    again, known = make(), TaskStatistics()
     again.load_state_dict(state[0])
     known.load_state_dict(state[1])
-    for _ in range(30):
+    for _ in range(3 * len(MANY)):
         names = [one.next(those).task.id for one, those in ((sampler, statistics), (again, known))]
         assert names[0] == names[1]
         for those in (statistics, known):
-            play_twice(those, names[0])
+            play_one(those, names[0])

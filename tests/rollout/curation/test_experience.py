@@ -1,4 +1,4 @@
-"""Successes that were collected beforehand: which are taken, how they are told, and where they go."""
+"""Trajectories of another origin: which ids are trusted, which successes are taken, and where they go."""
 
 import logging
 import shutil
@@ -9,8 +9,7 @@ import pytest
 from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
 from arpo.models.tokenization import tokenize
-from arpo.rollout.curation.experience import ExperiencePool
-from arpo.rollout.curation.retokenize import retokenize
+from arpo.rollout.curation.experience import ExperiencePool, retokenize
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task, screenshot_key
 from tests.rollout.trajectories import make_png, odd_trajectories, scripted
@@ -50,25 +49,17 @@ def test_successes_at_the_run_s_tasks_are_taken_and_nothing_else(runtime, store)
         scripted("0/1/0", task_id="close"),
         scripted("0/2/0", task_id="nobody learns this"),
     )
-    found = moved(runtime, other)
-    assert {task: [t.id for t in members] for task, members in found.items()} == {
-        "open": ["pool-0/0/0"],
-        "close": ["pool-0/1/0"],
-    }
+    found = {task: [t.id for t in members] for task, members in moved(runtime, other).items()}
+    assert found == {"open": ["pool-0/0/0"], "close": ["pool-0/1/0"]}
 
 
-def test_episodes_evaluations_and_demonstrations_are_all_read(runtime, store):
-    other = store(
-        *(scripted(id, steps=steps) for steps, id in enumerate(("0/0/0", "eval-3/a/0/0", "demonstration-0/0/0"), 1))
-    )
-    # Of iteration 0 first, by the name of the split, then of iteration 3.
-    assert [len(t.steps) for t in moved(runtime, other)["open"]] == [3, 1, 2]
-
-
-def test_the_newest_are_kept_where_there_are_too_many(runtime, store):
-    first = store(*(scripted(f"{iteration}/0/0", steps=iteration + 1) for iteration in (0, 2, 1)), name="first")
-    second = store(scripted("0/0/0", steps=4), name="second")
-    assert [len(t.steps) for t in moved(runtime, first, second, most=2)["open"]] == [3, 4]
+def test_every_split_is_read_and_the_newest_are_kept_where_there_are_too_many(runtime, store):
+    ids = ("0/0/0", "eval-3/a/0/0", "demonstration-0/0/0", "1/0/0")
+    first = store(*(scripted(id, steps=steps) for steps, id in enumerate(ids, 1)), name="first")
+    second = store(scripted("0/0/0", steps=1), name="second")
+    # Of iteration 0 first, by the name of the split, then of iterations 1 and 3, then the second store.
+    assert [len(t.steps) for t in moved(runtime, first, second)["open"]] == [3, 1, 4, 2, 1]
+    assert [len(t.steps) for t in moved(runtime, first, second, most=2)["open"]] == [2, 1]
 
 
 def test_what_is_taken_stands_in_the_run_s_own_store_with_its_screenshots(runtime, store):
@@ -122,9 +113,7 @@ def test_a_success_that_shows_what_is_no_screenshot_is_left_out(runtime, store, 
     assert "trajectory 0/0/1 of task open: a screenshot" in caplog.text
 
 
-def test_successes_of_more_steps_than_the_run_s_or_the_task_s_limit_are_left_out_and_counted(
-    make_collector, store, caplog
-):
+def test_successes_above_the_step_limit_of_run_or_task_are_left_out_and_counted(make_collector, store, caplog):
     runtime = make_collector(start=False, max_steps=2).runtime
     other = store(
         scripted("0/0/0", steps=2),
@@ -167,12 +156,47 @@ def test_the_length_of_a_windowed_success_is_that_of_its_longest_context(make_co
         assert len(moved(runtime, store(success, name=str(room))).get("open", ())) == taken
 
 
-def test_a_directory_without_trajectories_is_refused(runtime, tmp_path):
+def test_a_directory_without_trajectories_is_refused_and_no_directory_is_an_empty_pool(runtime, tmp_path, caplog):
     with pytest.raises(ConfigError, match=r"directories: .*nowhere holds no trajectories; name the trajectories/"):
         list(ExperiencePool([tmp_path / "nowhere"], TASKS).move_into(runtime, is_success, 8))
-
-
-def test_a_pool_without_directories_is_empty_and_says_so(runtime, caplog):
     with caplog.at_level(logging.WARNING):
         assert moved(runtime) == {}
     assert "the experience pool is empty" in caplog.text
+
+
+# --- ids that are trusted, and those that are encoded again
+
+
+COMPACT = Prompt.compact()
+
+
+@pytest.fixture
+def told(chat):
+    return retokenize(scripted("0/0/0"), chat, COMPACT, None)
+
+
+def test_ids_that_an_engine_sampled_stay_as_they_are(chat, told):
+    cut = chat.encode_response("Action: wait()\n")[:-1]  # without the end of the turn, as when a limit cut it
+    first = replace(told.steps[0], response_ids=cut, sampler_logprobs=(-0.5,) * len(cut))
+    second = replace(told.steps[1], prompt_ids=chat.next_prompt(cut))
+    sampled = replace(told, steps=(first, second))
+    assert retokenize(sampled, chat, COMPACT, None) is sampled
+
+
+@pytest.mark.parametrize("foreign", ["prompt", "response", "glue"])
+def test_ids_of_another_prompt_or_tokenizer_are_not_trusted(chat, told, foreign):
+    first, second = told.steps
+    steps = {
+        "prompt": (replace(first, prompt_ids=(1, *first.prompt_ids)), second),
+        "response": (replace(first, response_ids=first.response_ids[1:]), second),
+        "glue": (first, replace(second, prompt_ids=(*second.prompt_ids, 1))),
+    }[foreign]
+    assert retokenize(replace(told, steps=steps), chat, COMPACT, None) == told
+
+
+def test_ids_that_were_sampled_after_another_image_window_are_not_trusted(chat, told):
+    steps = [replace(step, sampler_logprobs=(-0.5,) * len(step.response_ids)) for step in told.steps]
+    again = retokenize(replace(told, steps=tuple(steps)), chat, COMPACT, 1)
+    assert again == replace(told, image_window=1)
+    assert again.steps[0].sampler_logprobs == told.steps[0].sampler_logprobs  # 0: nobody sampled them so
+    assert retokenize(again, chat, COMPACT, 1) is again

@@ -12,30 +12,19 @@ from tests.rollout.trajectories import make_trajectory
 TASK = Task("task", "")
 
 
-def record(successes: int, episodes: int, longest: int | None = None) -> TaskRecord:
+def record(successes, episodes, longest=None):
     return TaskRecord(
         successes=[True] * successes + [False] * (episodes - successes), visits=episodes, longest_success=longest
     )
 
 
-@pytest.mark.parametrize(
-    ("rate", "number"),
-    # floor(9 / SR - 7): 9/.6 = 15, 9/.65 = 13.8, 9/.7 = 12.9, 9/.75 = 12, 9/.8 = 11.3, 9/.85 = 10.6, 9/.9 = 10,
-    # 9/.95 = 9.5, 9/1 = 9
-    [
-        ("0.60", 8),
-        ("0.65", 6),
-        ("0.70", 5),
-        ("0.75", 5),
-        ("0.80", 4),
-        ("0.85", 3),
-        ("0.90", 3),
-        ("0.95", 2),
-        ("1.00", 2),
-    ],
-)
-def test_the_rollout_number_is_that_of_the_table_of_dart(rate, number):
-    assert rollout_number(Fraction(rate), 8) == number
+# floor(9 / SR - 7): 9/.6 = 15, 9/.65 = 13.8, 9/.7 = 12.9, 9/.75 = 12, 9/.8 = 11.3, 9/.85 = 10.6, 9/.9 = 10,
+# 9/.95 = 9.5, 9/1 = 9
+DART = {0.6: 8, 0.65: 6, 0.7: 5, 0.75: 5, 0.8: 4, 0.85: 3, 0.9: 3, 0.95: 2, 1: 2}
+
+
+def test_the_rollout_number_is_that_of_the_table_of_dart():
+    assert {rate: rollout_number(Fraction(str(rate)), 8) for rate in DART} == DART
 
 
 def test_a_rate_whose_quotient_is_whole_loses_nothing_to_rounding():
@@ -49,33 +38,25 @@ def test_the_rollout_number_never_rises_with_the_success_rate_and_never_above_th
     assert (numbers[0], numbers[-1]) == (8, 2)
 
 
-def test_a_task_that_is_hard_or_was_never_tried_has_whole_groups():
-    rule = DynamicRolloutNumber(group_size=8, threshold=0.6)
-    assert rule(TASK, record(0, 0)) == 8
-    assert rule(TASK, record(0, 16)) == 8
-    assert rule(TASK, record(9, 16)) == 8  # 0.5625
-    assert rule(TASK, record(12, 16)) == 5  # 0.75
-
-
-@pytest.mark.parametrize(("threshold", "successes", "number"), [(0.8, 8, 4), (0.9, 9, 3)])
-def test_a_task_at_the_threshold_has_a_smaller_group_however_the_threshold_is_rounded(threshold, successes, number):
-    assert Fraction(successes, 10) < threshold  # the double next to 0.8 lies above it, and so does that next to 0.9
-    assert DynamicRolloutNumber(group_size=8, threshold=threshold)(TASK, record(successes, 10)) == number
-
-
-def test_with_the_threshold_of_dart_s_code_only_a_solved_task_has_smaller_groups():
-    rule = DynamicRolloutNumber(group_size=8, threshold=1.0)
-    assert (rule(TASK, record(15, 16)), rule(TASK, record(16, 16))) == (8, 2)
-
-
-def test_a_small_group_shrinks_by_the_same_law():
-    rule = DynamicRolloutNumber(group_size=4)
-    assert [rule(TASK, record(successes, 10)) for successes in (6, 7, 8, 9, 10)] == [4, 4, 3, 2, 2]
-    # 5/.6 - 3 = 5.3, 5/.7 - 3 = 4.1, 5/.8 - 3 = 3.25, 5/.9 - 3 = 2.6, 5/1 - 3 = 2
-
-
-def test_a_task_without_a_success_keeps_its_step_limit():
-    assert DynamicTrajectoryLength(limit=30)(TASK, record(0, 16)) is None
+@pytest.mark.parametrize(
+    ("group_size", "threshold", "successes", "episodes", "number"),
+    [
+        (8, 0.6, 0, 0, 8),
+        (8, 0.6, 0, 16, 8),
+        (8, 0.6, 9, 16, 8),  # 0.5625
+        (8, 0.6, 12, 16, 5),  # 0.75
+        (8, 0.8, 8, 10, 4),  # the double next to 0.8 lies above it, and so does that next to 0.9
+        (8, 0.9, 9, 10, 3),
+        (8, 1.0, 15, 16, 8),  # the threshold of DART's code
+        (8, 1.0, 16, 16, 2),
+        (4, 0.6, 7, 10, 4),  # 5/.7 - 3 = 4.1
+        (4, 0.6, 8, 10, 3),  # 5/.8 - 3 = 3.25
+        (4, 0.6, 9, 10, 2),  # 5/.9 - 3 = 2.6
+    ],
+)
+def test_a_task_above_the_threshold_has_smaller_groups(group_size, threshold, successes, episodes, number):
+    rule = DynamicRolloutNumber(group_size=group_size, threshold=threshold)
+    assert rule(TASK, record(successes, episodes)) == number
 
 
 @pytest.mark.parametrize(
@@ -91,6 +72,7 @@ def test_a_task_without_a_success_keeps_its_step_limit():
 def test_the_step_limit_is_the_longest_success_with_floor_and_slack(longest, floor, slack, limit):
     rule = DynamicTrajectoryLength(limit=30, floor=floor, slack=slack)
     assert rule(TASK, record(1, 1, longest)) == limit
+    assert rule(TASK, record(0, 16)) is None
 
 
 def test_the_step_limit_of_a_task_bounds_its_own():

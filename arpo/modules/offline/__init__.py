@@ -1,1 +1,0 @@
-"""Learning from data that exists already: imitation's base, preference optimisation."""
