@@ -122,7 +122,7 @@ class Terminal:
     def evaluate(self):
         if self.template == self.breaks_at:
             raise BlamedError("result", "the grader read too much")
-        return float(self.lenient or self.instance.done(self.home))
+        return float(bool(self.lenient) or self.instance.done(self.home))
 
     def close(self):
         self.closed = True
