@@ -26,6 +26,7 @@ spare_loopback()  # servers of tests, whatever proxies the shell has
 import pickle  # noqa: E402
 from collections import defaultdict  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
+from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import cast  # noqa: E402
 
@@ -89,29 +90,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -longest[item.path])
 
 
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a random Qwen2.5-VL of 0.7 million parameters: 20 visual tokens a 112 x 140 screenshot."""
-    from arpo.models.families.qwen2_5_vl import make_tiny
+def tiny(family: str) -> Callable[[pytest.TempPathFactory], Path]:
+    @pytest.fixture(scope="session")
+    def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A directory with a random model of 0.7 to 0.9 million parameters: 20 tokens a 112 x 140 screenshot."""
+        make_tiny = import_module(f"arpo.models.families.{family}").make_tiny
+        # 600 words in an embedding of 640 rows: like the real model, it has ids that mean nothing.
+        made: Path = make_tiny(tmp_path_factory.mktemp(family), corpus=TINY_CORPUS * 4, words=600)
+        return made
 
-    # 600 words in an embedding of 640 rows: like the real model, it has ids that mean nothing.
-    return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS * 4, words=600)
-
-
-@pytest.fixture(scope="session")
-def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a random Qwen3-VL of 0.9 million parameters: 20 visual tokens a 112 x 140 screenshot."""
-    from arpo.models.families.qwen3_vl import make_tiny
-
-    return make_tiny(tmp_path_factory.mktemp("tiny_qwen3"), corpus=TINY_CORPUS * 4, words=600)
+    return directory
 
 
-@pytest.fixture(scope="session")
-def tiny_qwen35(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a random Qwen3.5 of 0.8 million parameters: 20 visual tokens a 112 x 140 screenshot."""
-    from arpo.models.families.qwen3_5 import make_tiny
-
-    return make_tiny(tmp_path_factory.mktemp("tiny_qwen35"), corpus=TINY_CORPUS * 4, words=600)
+tiny_model, tiny_qwen3, tiny_qwen35 = tiny("qwen2_5_vl"), tiny("qwen3_vl"), tiny("qwen3_5")
 
 
 @pytest.fixture(params=["tiny_model", "tiny_qwen3", pytest.param("tiny_qwen35", marks=pytest.mark.long)])

@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "upgrading.md"
 
 def surfaces(*sections: str) -> list[str]:
     """Return the names in the first column of the tables of some sections."""
-    parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^## ", PAGE.read_text("utf-8"), flags=re.MULTILINE)
     rows = [line for part in parts if part.partition("\n")[0] in sections for line in part.splitlines()]
     return [found[1] for line in rows if (found := re.match(r"\| `(\w[\w.]*:[\w.()]+)` \|", line))]
 

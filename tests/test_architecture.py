@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "arpo").rglob("*.py"))
 SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in SOURCES}
 
 RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").rglob("*.py")}
 
@@ -78,7 +78,7 @@ def module_name(path: Path, root: Path) -> str:
 
 def import_graph(root: Path, files: Iterable[Path]) -> dict[str, set[str]]:
     """Every module of ours with the modules of ours that it imports: anywhere in it, and for types alone too."""
-    modules = {module_name(path, root): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    modules = {module_name(path, root): ast.parse(path.read_text("utf-8")) for path in files}
     graph = {}
     for name, tree in modules.items():
         named: set[str] = set()
@@ -124,12 +124,9 @@ def test_no_module_imports_itself_by_a_way_around():
         pytest.fail(" → ".join(reversed(error.args[1])))
 
 
-def test_the_root_holds_what_a_person_can_take_in():
+def test_the_root_holds_what_a_person_can_take_in_and_no_ring_outgrows_its_budget():
     at_the_root = [path.name for path in PACKAGE if path.parent == ROOT / "arpo" and path.name != "__init__.py"]
     assert len(at_the_root) <= ROOT_MODULES, at_the_root
-
-
-def test_no_ring_outgrows_its_budget():
     templates = [path for path in PACKAGE if path.parent == ROOT / "arpo" / "envs" / "desktop" / "templates"]
     apps = [path for path in PACKAGE if (ROOT / "arpo" / "apps") in path.parents]
     rings = {
@@ -147,9 +144,12 @@ def test_no_ring_outgrows_its_budget():
     assert len(rings["conf"]) <= CONF_FILES
 
 
-def test_a_heavy_library_is_known_to_few_files():
+def test_a_heavy_library_is_known_to_few_files_and_nothing_is_re_exported():
     users = {library: {name for name, tree in TREES.items() if library in imports(tree)} for library in HEAVY}
     assert {library: names - HEAVY[library] for library, names in users.items() if names - HEAVY[library]} == {}
+    for path in PACKAGE:
+        if path.name == "__init__.py":
+            assert imports(ast.parse(path.read_text("utf-8"))) == set(), path
 
 
 def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks():
@@ -157,12 +157,6 @@ def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks(
     check = "import sys, arpo.run.train, arpo.run.evaluate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_nothing_is_re_exported():
-    for path in PACKAGE:
-        if path.name == "__init__.py":
-            assert imports(ast.parse(path.read_text(encoding="utf-8"))) == set(), path
 
 
 def test_a_function_fits_a_screen():
@@ -173,10 +167,6 @@ def test_a_function_fits_a_screen():
             if body and (lines := (body[-1].end_lineno or 0) - body[0].lineno + 1) > FUNCTION_LINES:
                 too_long.append(f"{name}: {function.name} has {lines} lines")
     assert too_long == []
-
-
-def test_what_is_public_says_what_it_is():
-    assert [line for name, tree in TREES.items() for line in undocumented(name, tree)] == []
 
 
 def undocumented(name: str, tree: ast.Module) -> list[str]:
@@ -195,46 +185,18 @@ def is_property(node: Function) -> bool:
     return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
-def docstrings(name: str) -> Iterator[tuple[ast.AST, str]]:
-    """Every documented module, class and function of a file, with the first word of its docstring."""
+def badly_opened(name: str) -> Iterator[str]:
+    """What ruff's D401 lets pass, as `Where` and `The`, and a thing that is documented as if it was a function."""
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
-            yield node, re.split(r"[^\w'-]", text, maxsplit=1)[0]
+            word = re.split(r"[^\w'-]", text, maxsplit=1)[0]
+            acts = isinstance(node, Function) and not is_property(node)
+            if word in NO_OPENING or (word in NOUN_PHRASE if acts else word == "Return"):
+                yield f"{name}:{getattr(node, 'lineno', 1)}: {word} …"
 
 
-def imperatives() -> set[str]:
-    """The verbs that open the docstrings of functions: `Return`, `Start`, …"""
-    return {
-        word
-        for name in TREES
-        for node, word in docstrings(name)
-        if isinstance(node, Function) and not is_property(node) and not node.name.startswith("_")
-        if word not in NO_OPENING | NOUN_PHRASE
-    }
-
-
-def third_person(word: str, verbs: set[str]) -> bool:
-    """Whether a word is a verb of `verbs` with an s: `Returns`, `Pushes`, `Carries`."""
-    stems = {word.removesuffix("s"), word.removesuffix("es"), word.removesuffix("ies") + "y"} - {word}
-    return word.endswith("s") and not stems.isdisjoint(verbs)
-
-
-def badly_opened(name: str, verbs: set[str]) -> list[str]:
-    offenders = []
-    for node, word in docstrings(name):
-        acts = isinstance(node, Function) and not is_property(node)
-        wrong = word in NO_OPENING or third_person(word, verbs)
-        wrong |= word in NOUN_PHRASE if acts else word == "Return"
-        if acts and node.name.startswith("_") and node.name != "__init__":
-            wrong = word in NO_OPENING
-        if wrong:
-            offenders.append(f"{name}:{getattr(node, 'lineno', 1)}: {word} …")
-    return offenders
-
-
-def test_a_function_is_documented_by_an_imperative_and_a_thing_by_a_noun_phrase():
-    verbs = imperatives()
-    assert [line for name in TREES for line in badly_opened(name, verbs)] == []
+def test_what_is_public_is_documented_a_function_by_an_imperative_and_a_thing_by_a_noun_phrase():
+    assert [line for name, tree in TREES.items() for line in [*undocumented(name, tree), *badly_opened(name)]] == []
 
 
 def test_nothing_is_printed_evaluated_or_probed():
@@ -301,78 +263,55 @@ def test_no_text_is_read_or_written_in_the_encoding_of_the_locale():
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in written_files()
         if path.suffix == ".py" and not path.relative_to(ROOT).as_posix().startswith(left_out)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Call) and speaks_the_locale(node)
     ]
     assert found == []
-    assert "LANG=C.UTF-8" in (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    assert "LANG=C.UTF-8" in (ROOT / "docker" / "Dockerfile").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("call", "wrong"),
-    [
-        ("path.read_text()", True),
-        ("path.write_text(text)", True),
-        ("path.read_text(encoding='utf-8')", False),
-        ("path.open()", True),
-        ("page.open(address)", False),
-        ("path.open('a')", True),
-        ("path.open('ab', buffering=0)", False),
-        ("open(name)", True),
-        ("open(name, 'w', newline='')", True),
-        ("open(os.open(path, os.O_WRONLY), 'wb')", False),
-        ("os.fdopen(reader)", True),
-        ("gzip.open(path, 'rt')", True),
-        ("Image.open(path)", False),
-        ("subprocess.run(command, text=True)", True),
-        ("subprocess.run(command, encoding='utf-8')", False),
-        ("logging.FileHandler(path)", True),
-        ("tempfile.NamedTemporaryFile('w')", True),
-        ("tempfile.TemporaryFile(buffering=0)", False),
-    ],
-)
-def test_what_leaves_the_encoding_to_the_locale_is_known(call, wrong):
-    (node,) = [node for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Call) and ast.unparse(node) == call]
-    assert speaks_the_locale(node) == wrong
+LOCALE = """
+    path.read_text() | path.write_text(text) | path.open() | path.open('a') | open(name) | open(name, 'w', newline='')
+    os.fdopen(reader) | gzip.open(path, 'rt') | subprocess.run(command, text=True) | logging.FileHandler(path)
+    tempfile.NamedTemporaryFile('w')
+"""
+UTF_8_OR_BYTES = """
+    path.read_text(encoding='utf-8') | page.open(address) | path.open('ab', buffering=0) | Image.open(path)
+    open(os.open(path, os.O_WRONLY), 'wb') | subprocess.run(command, encoding='utf-8')
+    tempfile.TemporaryFile(buffering=0)
+"""
 
 
-def test_no_work_is_left_in_comments():
-    mark = re.compile(r"\b(TODO|FIXME|HACK)\b")
-    found = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in written_files()
-        if path != Path(__file__) and path.suffix in (".py", ".yaml", ".js", ".md", ".toml", "")
-        for number, line in enumerate(path.read_text(errors="ignore", encoding="utf-8").splitlines(), start=1)
-        if mark.search(line)
+def test_what_leaves_the_encoding_to_the_locale_is_known():
+    for calls, wrong in ((LOCALE, True), (UTF_8_OR_BYTES, False)):
+        for call in re.split(r" \| |\n *", calls.strip()):
+            assert speaks_the_locale(ast.parse(call).body[0].value) == wrong, call
+
+
+def lines_with(pattern: re.Pattern[str], paths: Iterable[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in paths
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text("utf-8", "ignore").splitlines(), start=1)
+        if pattern.search(line)
     ]
-    assert found == []
 
 
-def test_no_file_knows_one_machine_or_one_mirror():
+def test_no_work_is_left_in_comments_and_no_file_knows_one_machine_or_one_mirror():
     """Paths of a home directory and hosts of package registries belong into the configuration of a machine.
 
     /home/user is that of every guest.
     """
+    code = [path for path in written_files() if path.suffix in (".py", ".yaml", ".js", ".md", ".toml", "")]
+    assert lines_with(re.compile(r"\b(TODO|FIXME|HACK)\b"), code) == []
     known = re.compile(
         r"(?<![\w.])/(?:root|home/(?!user/)\w+|Users/\w+|work)/|pythonhosted|pypi\.org/simple|--(?:extra-)?index-url"
     )
-    found = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
-        for path in written_files()
-        if path != Path(__file__)
-        for number, line in enumerate(path.read_text(errors="ignore", encoding="utf-8").splitlines(), start=1)
-        if known.search(line)
-    ]
-    assert found == []
+    assert lines_with(known, written_files()) == []
 
 
 def test_prose_says_who_or_what_is_meant():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     guest = [path for pattern in ("*.py", "*.sh", "*.md", "Dockerfile*") for path in (ROOT / "docker").rglob(pattern)]
-    found = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in [*SOURCES, *pages, *guest]
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if RIDDLES.search(line)
-    ]
-    assert found == []
+    assert lines_with(RIDDLES, [*SOURCES, *pages, *guest]) == []

@@ -50,15 +50,13 @@ def test_a_value_beyond_its_bound_is_refused_by_name(sentence):
         Settings(**REFUSED[sentence])
 
 
-def test_values_are_passed_on_unchanged():
+def test_values_signatures_and_python_s_messages_are_passed_on_unchanged():
     sizes = [2, 3]
     made = Settings(count=3, seconds=2, share=1, threshold=0, kind="sum", sizes=sizes, label=7)
     assert made.sizes is sizes
     assert made.label == 7
     assert type(made.seconds) is int
 
-
-def test_a_function_and_an_unknown_argument_keep_their_signature_and_python_s_message():
     @checked
     def scaled(factor: Positive) -> float:
         """Return twice a factor."""

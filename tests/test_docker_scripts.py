@@ -32,8 +32,6 @@ def run_script(name, *arguments, path, **variables):
     return done.returncode, done.stdout, done.stderr
 
 
-# --- start ----------------------------------------------------------------------------------------------------------
-
 DOCKER = """[ -z "$DOCKER_HOST" ] && [ -e "$MARK" ]
 """
 APT = """echo "debconf: delaying package configuration, since apt-utils is not installed" >&2
@@ -67,20 +65,14 @@ def start(machine, tmp_path):
 USUAL = (0, "export DOCKER_HOST=unix:///var/run/docker.sock\n", "")
 
 
-def test_an_engine_that_answers_is_used(start, tmp_path):
-    (tmp_path / "mark").touch()
-    assert start() == start(DOCKER_HOST="unix:///nowhere") == USUAL
-
-
-def test_an_engine_that_came_with_the_package_is_used(start, tmp_path):
-    assert start() == USUAL
-    assert not (tmp_path / "engine").exists()
-
-
-def test_packages_that_cannot_be_installed_say_in_their_own_words_why(start):
+def test_an_engine_that_answers_or_came_with_the_package_is_used_and_else_the_package_says_why_not(start, tmp_path):
     status, printed, said = start(BROKEN="1")
     assert (status, printed) == (1, "")
     assert "debconf: delaying package configuration" in said
+    assert start() == USUAL
+    assert (tmp_path / "mark").exists()
+    assert start() == start(DOCKER_HOST="unix:///nowhere") == USUAL
+    assert not (tmp_path / "engine").exists()
 
 
 BRIDGE = """
@@ -118,8 +110,6 @@ def test_a_dead_container_keeps_no_address_that_the_engine_gives_to_another(mach
     assert (tmp_path / "mark").exists()
     assert done.stdout.split() == cables
 
-
-# --- stop -----------------------------------------------------------------------------------------------------------
 
 STOPPED_DOCKER = """echo "$*" >> "$CALLS"
 case "$*" in *ps*) echo first; echo second ;; esac
@@ -163,13 +153,14 @@ def test_our_engine_is_stopped_after_its_containers_are_removed(stop, process, t
 
 
 @pytest.mark.parametrize("process", ["stranger"], indirect=True)
-def test_a_process_that_got_the_number_of_an_engine_is_left_alone(stop, process, tmp_path):
-    assert stop() == (f"stop_engine.sh: no engine runs in {tmp_path}\n", [])
+def test_a_process_that_got_the_number_of_an_engine_is_left_alone_and_without_one_there_is_nothing_to_stop(
+    stop, process, tmp_path
+):
+    nothing = (f"stop_engine.sh: no engine runs in {tmp_path}\n", [])
+    assert stop() == nothing
     assert process.poll() is None
-
-
-def test_without_an_engine_there_is_nothing_to_stop(stop, tmp_path):
-    assert stop() == (f"stop_engine.sh: no engine runs in {tmp_path}\n", [])
+    (tmp_path / "dockerd.pid").unlink(missing_ok=True)
+    assert stop() == nothing
 
 
 MOUNTS = """
@@ -214,8 +205,6 @@ def test_a_long_step_says_every_few_seconds_what_it_is_and_keeps_its_exit_status
     assert re.fullmatch(r"(the step \(\d+ s\)\n){2,}", log.read_text())
 
 
-# --- the image -------------------------------------------------------------------------------------------------------
-
 BUILDER = """[ "$1" = build ] || exit 0
 echo sha256:0123456789
 echo "debconf: unable to initialize frontend: Dialog" >&2
@@ -241,20 +230,13 @@ def build(tmp_path):
     return run
 
 
-def test_a_build_that_goes_well_shows_the_lines_of_the_script_alone(build):
+def test_a_build_shows_the_lines_of_the_script_alone_and_where_a_step_fails_all_that_it_said(build):
     lines = ["fetching PyAutoGUI", "building arpo/desktop:plain", "done"]
     assert build() == (0, [f"build_image.sh: {line} (0 s)" for line in lines], "")
-
-
-@pytest.mark.parametrize(
-    ("failing", "said"),
-    [
-        ("docker", "sha256:0123456789\ndebconf: unable to initialize frontend: Dialog\n"),
-        ("pip", "WARNING: Location 'https://mirror/simple' is ignored\n"),
-    ],
-)
-def test_where_a_step_fails_all_that_it_said_is_shown(build, failing, said):
-    status, lines, words = build(**{failing: 3})
-    assert status != 0
-    assert not lines[-1].startswith("build_image.sh: done")
-    assert words == said
+    docker = "sha256:0123456789\ndebconf: unable to initialize frontend: Dialog\n"
+    pip = "WARNING: Location 'https://mirror/simple' is ignored\n"
+    for failing, said in (({"docker": 3}, docker), ({"pip": 3}, pip)):
+        status, lines, words = build(**failing)
+        assert status != 0
+        assert not lines[-1].startswith("build_image.sh: done")
+        assert words == said

@@ -50,19 +50,30 @@ HOSTILE = {
 }
 
 
-def test_what_cannot_be_seen_becomes_its_escape():
+def test_what_cannot_be_seen_becomes_its_escape_in_an_error_and_in_a_table(capsys):
     for name, (text, escape) in HOSTILE.items():
         line = quoted(f"before {text} behind")
         assert line.startswith(f"before {escape}"), name
         assert line.splitlines() == [line]
         assert line.encode().decode() == quoted(line) == line
+    forms = ("{}", "Action: {}()", "Action: click(start_box='{}')", "Action: hotkey(key='{}')")
+    for response in (form.format(text) for text, _ in HOSTILE.values() for form in forms):
+        with pytest.raises(ActionParseError) as error:
+            parse_response(response)
+        assert str(error.value) == quoted(error.value)
+    for text, escape in HOSTILE.values():
+        print_table([("domain", "rate"), (f"[bold]{text}", "1")], title="a", caption="")
+        said = capsys.readouterr().out
+        assert "[bold]" + escape in said
+        assert quoted(said, most=10**6, keep="\n") == said
 
 
 @pytest.mark.parametrize(
     "text", ["plain", "C:\\n\\x1b", "naïve – “Größe” 中文\u3000日本語 עברית العربية", "🙂 100 %", "a\xa0b"]
 )
-def test_what_can_be_seen_stays(text):
+def test_what_can_be_seen_stays_and_what_is_kept_on_purpose(text):
     assert quoted(text) == text
+    assert quoted("a\n\tb\r", keep="\n\t") == "a\n\tb\\r"
 
 
 @pytest.mark.parametrize("size", [LONGEST + 1, 2 * LONGEST, 10**6])
@@ -73,10 +84,6 @@ def test_a_long_text_keeps_its_beginning_and_its_end(size, letter):
     assert line.startswith("begin")
     assert line.endswith("end")
     assert quoted(line) == line
-
-
-def test_a_kept_character_stays():
-    assert quoted("a\n\tb\r", keep="\n\t") == "a\n\tb\\r"
 
 
 @pytest.mark.parametrize(
@@ -103,22 +110,6 @@ def test_every_error_with_words_of_others_quotes_them():
     ]
     assert own == []
     assert issubclass(EnvError, CountedError)
-
-
-def test_no_response_of_a_model_reaches_an_error_as_it_is():
-    forms = ("{}", "Action: {}()", "Action: click(start_box='{}')", "Action: hotkey(key='{}')")
-    for response in (form.format(text) for text, _ in HOSTILE.values() for form in forms):
-        with pytest.raises(ActionParseError) as error:
-            parse_response(response)
-        assert str(error.value) == quoted(error.value)
-
-
-def test_a_table_shows_a_domain_without_its_controls(capsys):
-    for text, escape in HOSTILE.values():
-        print_table([("domain", "rate"), (f"[bold]{text}", "1")], title="a", caption="")
-        said = capsys.readouterr().out
-        assert "[bold]" + escape in said
-        assert quoted(said, most=10**6, keep="\n") == said
 
 
 @pytest.mark.parametrize("place", ["domain", "name"])

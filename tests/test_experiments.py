@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.apps.comparison.compare import Comparison, Measure, evaluated, mean_of
+from arpo.apps.comparison.compare import Measure, evaluated, mean_of
 from arpo.apps.comparison.runs import read_run
 from arpo.apps.comparison.words import report
 from arpo.evaluation.intervals import Interval
@@ -27,33 +28,14 @@ from experiments.study import Arm, compare_arms, summarize
 from tests.apps.comparison.folders import STUDY, compose, rebuild_replay_ablation, write_run
 
 
-def write_pair(outputs: Path, seed: int, grpo: list[float], arpo: list[float]) -> None:
-    root = outputs / "replay_ablation"
-    write_run(root, f"replay=off,seed={seed}", grpo, seed=seed)
-    write_run(root, f"replay=on,seed={seed}", arpo, seed=seed, metrics={"replay/injected": 3.0})
-
-
-def summary_of(outputs: Path) -> dict:
-    return ablation.summarize(ablation.measured(outputs))
-
-
-# --- intervals ------------------------------------------------------------------------------------------------------
-
-
-def test_the_bootstrap_interval_of_one_value_is_none():
-    assert study.bootstrap_interval([0.3], draws=10) == Interval(0.3, None, None)
-
-
-def test_the_bootstrap_interval_is_the_same_every_time_and_lies_within_the_values():
+def test_the_bootstrap_interval_is_the_same_every_time_and_lies_within_the_values_and_one_value_has_none():
     values = [0.1, 0.2, 0.3, 0.4, 0.5]
     interval = study.bootstrap_interval(values, draws=2000)
     assert interval == study.bootstrap_interval(values, draws=2000)
     assert min(values) < interval.low < interval.mean < interval.high < max(values)
     # the mean of 5 draws has deviation sqrt(0.02 / 5) = 0.0632, so ±1.96 of it is 0.124 (discrete: about)
     assert interval.high - interval.low == pytest.approx(2 * 0.124, abs=0.03)
-
-
-# --- replay against no replay ---------------------------------------------------------------------------------------
+    assert study.bootstrap_interval([0.3], draws=10) == Interval(0.3, None, None)
 
 
 def test_the_study_of_replay_is_made_again_byte_by_byte_from_what_it_measured(tmp_path, monkeypatch, capsys):
@@ -69,7 +51,8 @@ def test_the_study_of_replay_is_made_again_byte_by_byte_from_what_it_measured(tm
 @pytest.mark.parametrize(("gains", "shown"), [([0.1, 0.11, 0.12], False), ([0.3, -0.2, 0.1], True)])
 def test_the_report_admits_an_interval_that_contains_zero(tmp_path, gains, shown):
     for seed, gain in enumerate(gains):
-        write_pair(tmp_path, seed, [0.4] * 5, [0.4 + gain] * 5)
+        for arm, success in (("off", 0.4), ("on", 0.4 + gain)):
+            write_run(tmp_path / "replay_ablation", f"replay={arm},seed={seed}", [success] * 5, seed=seed)
     words = ablation.report(ablation.measured(tmp_path))
     assert ("does not show that replay helps" in words) == shown
     assert "0123456789" in words
@@ -82,13 +65,11 @@ def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_i
         for arm, rate in (("off", 0.5), ("on", 0.75)):
             evaluations = {5: {"in_domain": rate + 0.01 * seed}}
             write_run(root, f"replay={arm},seed={seed}", [0.4] * 5, seed=seed, evaluations=evaluations)
-    summary = summary_of(tmp_path)
+    summary = ablation.summarize(ablation.measured(tmp_path))
     assert summary["arms"]["ARPO"]["evaluated_success"] == pytest.approx(0.755)  # (0.75 + 0.76) / 2
     assert summary["evaluated_difference"]["student"]["mean"] == pytest.approx(0.25)
     assert "after the last update the difference is +25.0 points" in ablation.report(ablation.measured(tmp_path))
 
-
-# --- arms -----------------------------------------------------------------------------------------------------------
 
 PLAIN, CURATED = Arm("plain", "study"), Arm("curated", "study", ("replay=pool", "module.objective.clip_high=0.28"))
 MEASURES = (
@@ -103,48 +84,40 @@ def write_arm(outputs: Path, arm: Arm, seed: int, final: float, **options) -> No
     write_run(folder.parent, folder.name, [0.5] * 4, seed=seed, evaluations=evaluations, **options)
 
 
-def compared(outputs: Path) -> Comparison:
-    return compare_arms(outputs, [PLAIN, CURATED], MEASURES, against="plain")
-
-
-def test_the_runs_of_an_arm_lie_where_its_command_puts_them(tmp_path):
+def test_arms_are_compared_with_the_reference_by_seed_and_lie_where_their_commands_put_them(tmp_path):
     assert CURATED.folder(tmp_path, 3) == tmp_path / "study" / "module.objective.clip_high=0.28,replay=pool,seed=3"
     long = Arm("long", "study", tuple(f"rollout.settings.key_{number}=1" for number in range(9)))
     assert len(long.folder(tmp_path, 0).name) < 100  # cut, as `train.py` cuts it
     assert CURATED.command((0, 1)) == (
         "python train.py -m resume=auto experiment=study replay=pool module.objective.clip_high=0.28 seed=0,1"
     )
-
-
-def test_arms_are_compared_with_the_reference_by_seed(tmp_path):
     # differences 0.10, 0.20, 0.00, 0.10, 0.10 at very different levels, as above
     for seed, (low, gain) in enumerate([(0.1, 0.10), (0.7, 0.20), (0.3, 0.00), (0.5, 0.10), (0.2, 0.10)]):
         write_arm(tmp_path, PLAIN, seed, low)
         write_arm(tmp_path, CURATED, seed, low + gain)
-    difference = summarize(compared(tmp_path))["difference"]["curated"]["evaluated"]["student"]
+    comparison = compare_arms(tmp_path, [PLAIN, CURATED], MEASURES, against="plain")
+    difference = summarize(comparison)["difference"]["curated"]["evaluated"]["student"]
     assert difference["low"] == pytest.approx(0.0122010, abs=1e-6)
-    words = report(compared(tmp_path))
+    words = report(comparison)
     assert "- *curated*, success: **+10.0 points [+1.2, +18.8]**, 5 paired seeds (0, 1, 2, 3, 4); higher." in words
     assert "| 1 | 70.0 % | 90.0 % |" in words
 
 
-def test_an_arm_that_was_not_run_yet_is_compared_with_nothing(tmp_path):
+def test_an_arm_that_was_not_run_yet_is_compared_with_nothing_and_one_of_another_budget_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no run has come to its end: run the commands first"):
+        compare_arms(tmp_path, [PLAIN, CURATED], MEASURES, against="plain")
     write_arm(tmp_path, PLAIN, 0, 0.5)
     write_arm(tmp_path, CURATED, 0, 0.5, budget=9)
-    summary = summarize(compared(tmp_path))
+    comparison = compare_arms(tmp_path, [PLAIN, CURATED], MEASURES, against="plain")
+    summary = summarize(comparison)
     assert summary["difference"] == {"curated": {"evaluated": None}}
-    assert summary["left_out"] == [f"study/{CURATED.folder(tmp_path, 0).name}: 4 of 9 iterations"]
-    assert "*curated* is not compared with *plain*: one of them has no run" in report(compared(tmp_path))
-
-
-def test_runs_of_arms_with_different_budgets_are_refused(tmp_path):
-    write_arm(tmp_path, PLAIN, 0, 0.5)
     folder = CURATED.folder(tmp_path, 0)
+    assert summary["left_out"] == [f"study/{folder.name}: 4 of 9 iterations"]
+    assert "*curated* is not compared with *plain*: one of them has no run" in report(comparison)
+    shutil.rmtree(folder)
     write_run(folder.parent, folder.name, [0.5] * 5, evaluations={5: {"in_domain": 0.5}})
     with pytest.raises(ValueError, match=r"different numbers of iterations \(iterations: 4 and 5\)"):
-        compared(tmp_path)
-    with pytest.raises(ValueError, match="no run has come to its end: run the commands first"):
-        compared(tmp_path / "nowhere")
+        compare_arms(tmp_path, [PLAIN, CURATED], MEASURES, against="plain")
 
 
 def test_the_time_to_a_success_is_counted_until_five_iterations_reach_it_together(tmp_path):
@@ -183,15 +156,14 @@ def test_the_page_of_a_study_has_the_command_of_every_arm(name):
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
 
 
-def test_all_runs_of_a_study_start_one_by_one_the_first_arm_of_a_seed_before_the_others():
+def test_all_runs_of_a_study_start_one_by_one_the_first_arm_first_and_it_says_whether_all_have_ended(
+    monkeypatch, capsys, tmp_path
+):
     found = [command[1:] for command in runner.commands("offline_online")]
     arms, offline = STUDIES["offline_online"].arms, 3 * 2
     assert found[0] == ["train.py", "-m", "resume=auto", "experiment=miniwob_small", "replay=off", "seed=0"]
     assert len(found) == 5 * (len(arms) - offline) + 3 * offline  # offline arms have three seeds
     assert [command[-1] for command in found[:: len(arms)]][:3] == ["seed=0", "seed=1", "seed=2"]
-
-
-def test_a_study_whose_runs_have_not_all_ended_says_so(monkeypatch, capsys, tmp_path):
     script = tmp_path / "run.py"
     script.write_text("import sys\nsys.exit('bad' in sys.argv)")
     started = [[sys.executable, str(script), word] for word in ("good", "bad", "so")]
@@ -277,7 +249,14 @@ def test_bars_are_made_of_every_run_s_measures(tmp_path):
     assert curves.turned(found) == {"training": {"P": [0.5]}, "seeds": {"P": [0.2, 0.3]}}
 
 
-# --- the paper in small ---------------------------------------------------------------------------------------------
+def test_of_lines_about_one_setting_of_the_scheduling_benchmark_the_last_counts(tmp_path):
+    setting = {"command": "law", "world": "small", "schedule": "decoupled", "environments": 8, "groups": 1}
+    first = setting | {"lag": 1, "predicted_speedup": 2.0, "measured_speedup": 1.0, "bound_by": "lag"}
+    lines = [first, setting | {"lag": 0}, first | {"measured_speedup": 1.6}]
+    (tmp_path / "scheduling.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results = scheduling.read(tmp_path / "scheduling.jsonl")
+    assert [line["lag"] for line in results] == [1, 0]
+    assert scheduling.law(results).splitlines()[2:] == ["| small | 1 | lag | 2.00 | 1.60 | +25.0 % |"]  # 2 / 1.6
 
 
 def small_run(outputs: Path, arm: Arm, seed: int, successes: dict[str, int], *, lists=("in_domain",)) -> None:
@@ -286,11 +265,8 @@ def small_run(outputs: Path, arm: Arm, seed: int, successes: dict[str, int], *, 
     write_run(folder.parent, folder.name, [0.5], seed=seed, metrics={"group/degenerate": 0.25})
     tasks = [{"name": task, "episodes": 4, "successes": count} for task, count in successes.items()]
     pages = [one | {"name": one["name"].split("/")[1]} for one in tasks]
-    result = {
-        "overall": {"success_rate": sum(successes.values()) / (4 * len(tasks))},
-        "tasks": tasks,
-        "domains": pages,
-    }
+    overall = {"success_rate": sum(successes.values()) / (4 * len(tasks))}
+    result = {"overall": overall, "tasks": tasks, "domains": pages}
     (folder / "eval").mkdir()
     (folder / "eval" / "iteration_000001.json").write_text(json.dumps(dict.fromkeys(lists, result)))
 
@@ -309,11 +285,14 @@ def test_the_pages_where_arpo_leads_most_come_first(tmp_path):
     assert "| *paper: 96 other tasks of OSWorld* | 55.2 % | 52.1 % | 56.3 % |" in words
 
 
-def test_both_lists_of_the_subset_are_measured_on_one_evaluation(tmp_path):
+def test_the_subset_is_the_one_of_the_configuration_and_both_lists_are_measured_on_one_evaluation(tmp_path):
+    cfg = compose("experiment=miniwob_small")
+    trained, judged = build(cfg.tasks.train), build(cfg.tasks.in_domain)
+    assert (len(trained), len(judged)) == (32, 128)
+    assert [task for task in judged if studies.is_of_the_subset(task.id)] == trained
+    assert build(compose("experiment=miniwob_small", "tasks=miniwob_128").tasks.train) == judged
     for arm in STUDIES["subset"].arms:
-        small_run(
-            tmp_path, arm, 0, {"miniwob/a/1000": 4, "miniwob/a/1001": 2, "miniwob/a/1002": 1, "miniwob/a/1007": 0}
-        )
+        small_run(tmp_path, arm, 0, {f"miniwob/a/100{seed}": done for seed, done in ((0, 4), (1, 2), (2, 1), (7, 0))})
     comparison = compare_arms(tmp_path, STUDIES["subset"].arms, STUDIES["subset"].measures, against="128 tasks")
     found = comparison.values["32 tasks"][0]
     assert (found["subset"], found["others"]) == (6 / 8, 1 / 8)
@@ -321,24 +300,11 @@ def test_both_lists_of_the_subset_are_measured_on_one_evaluation(tmp_path):
     assert found["held_out"] is None
 
 
-def test_the_subset_is_the_one_of_the_configuration():
-    cfg = compose("experiment=miniwob_small")
-    trained, judged = build(cfg.tasks.train), build(cfg.tasks.in_domain)
-    assert (len(trained), len(judged)) == (32, 128)
-    assert [task for task in judged if studies.is_of_the_subset(task.id)] == trained
-    assert build(compose("experiment=miniwob_small", "tasks=miniwob_128").tasks.train) == judged
-
-
 def test_offline_arms_are_shown_at_both_numbers_of_steps(tmp_path):
     for arm in (studies.GRPO, studies.EQUAL[1], studies.MORE[1]):
         done = 3 if arm in studies.MORE else 1
-        small_run(
-            tmp_path,
-            arm,
-            0,
-            {"miniwob/a/1000": done, "miniwob/a/1002": done},
-            lists=("in_domain", "held_out", "held_out_pages"),
-        )
+        tasks, lists = {"miniwob/a/1000": done, "miniwob/a/1002": done}, ("in_domain", "held_out", "held_out_pages")
+        small_run(tmp_path, arm, 0, tasks, lists=lists)
     comparison = compare_arms(tmp_path, STUDIES["offline_online"].arms, studies.EVALUATED, against="GRPO")
     rows = studies.figure_6(comparison).splitlines()
     assert "| DPO | 25.0 % | 25.0 % | 25.0 % | 25.0 % | 75.0 % | 75.0 % | 75.0 % | 75.0 % | 22.4 % |" in rows
@@ -359,35 +325,13 @@ def test_the_arms_of_the_paper_in_small_have_one_budget():
     assert build(base.tasks.train) == build(online.tasks.train)
 
 
-# --- scheduling -----------------------------------------------------------------------------------------------------
-
-
-def test_of_lines_about_one_setting_of_the_scheduling_benchmark_the_last_counts(tmp_path):
-    setting = {"command": "law", "world": "small", "schedule": "decoupled", "environments": 8, "groups": 1, "lag": 1}
-    first = setting | {"predicted_speedup": 2.0, "measured_speedup": 1.0, "bound_by": "lag"}
-    lines = [first, setting | {"lag": 0}, first | {"measured_speedup": 1.6}]
-    (tmp_path / "scheduling.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    results = scheduling.read(tmp_path / "scheduling.jsonl")
-    assert [line["lag"] for line in results] == [1, 0]
-    assert scheduling.law(results).splitlines()[2:] == ["| small | 1 | lag | 2.00 | 1.60 | +25.0 % |"]  # 2 / 1.6
-
-
-# --- the main job ---------------------------------------------------------------------------------------------------
-
-
 def main_run(root: Path, arm: str, *, seed: int, base: float, final: float) -> Path:
     """A run of `replay=on` or `replay=off`."""
     times = {"time/rollout": 12.0, "time/update": 3.0, "time/sync": 1.0, "time/env": 90.0, "time/generate": 30.0}
     kept = {"held_out": 0.1, "held_out_pages": 0.05}
     evaluations = {0: {"in_domain": base, **kept}, 4: {"in_domain": final, **kept, "held_out": 0.2}}
-    folder = write_run(
-        root / "arpo_miniwob",
-        f"replay={arm},seed={seed}",
-        [0.5] * 4,
-        seed=seed,
-        metrics=times,
-        evaluations=evaluations,
-    )
+    options = {"seed": seed, "metrics": times, "evaluations": evaluations}
+    folder = write_run(root / "arpo_miniwob", f"replay={arm},seed={seed}", [0.5] * 4, **options)
     for iteration, pages in ((0, {"click-tab": 0.2, "enter-text": 0.4}), (4, {"click-tab": final, "enter-text": 0.5})):
         path = folder / "eval" / f"iteration_{iteration:06d}.json"
         results = json.loads(path.read_text())
@@ -396,15 +340,11 @@ def main_run(root: Path, arm: str, *, seed: int, base: float, final: float) -> P
     return folder
 
 
-def main_facts(outputs: Path) -> dict:
-    return miniwob.facts(miniwob.measured(outputs))
-
-
 def test_the_main_job_is_summed_up_over_seeds_beside_grpo(tmp_path):
     for seed, (grpo, arpo) in enumerate(((0.65, 0.75), (0.65, 0.85))):
         main_run(tmp_path, "on", seed=seed, base=0.25, final=arpo)
         main_run(tmp_path, "off", seed=seed, base=0.25, final=grpo)
-    found = main_facts(tmp_path)
+    found = miniwob.facts(miniwob.measured(tmp_path))
     # rises 0.5 and 0.6: s = 0.0707107, s / sqrt(2) = 0.05, t(0.975, 1) = 12.7062: half = 0.6353102
     assert found["intervals"]["ARPO"]["in_domain_rise"].low == pytest.approx(0.55 - 0.6353102, abs=1e-6)
     rows = miniwob.success_table(found).splitlines()[2:]
@@ -421,7 +361,7 @@ def test_the_main_job_is_summed_up_over_seeds_beside_grpo(tmp_path):
 def test_success_on_held_out_seeds_is_told_page_by_page_the_best_first(tmp_path):
     for seed, after in enumerate((0.5, 0.7)):
         main_run(tmp_path, "on", seed=seed, base=0.25, final=after)
-    found = main_facts(tmp_path)
+    found = miniwob.facts(miniwob.measured(tmp_path))
     assert found["pages"] == [
         {"page": "click-tab", "episodes": 25, "before": pytest.approx(0.2), "after": pytest.approx(0.6)},
         {"page": "enter-text", "episodes": 25, "before": pytest.approx(0.4), "after": pytest.approx(0.5)},
@@ -431,24 +371,30 @@ def test_success_on_held_out_seeds_is_told_page_by_page_the_best_first(tmp_path)
     assert "| training tasks | 25.0 % | – | 60.0 % |" in report  # no run without replay yet
 
 
-def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
-    main_run(tmp_path, "on", seed=0, base=0.25, final=0.75)
-    split = main_facts(tmp_path)["time"]
+def test_a_run_is_summed_up_by_the_parts_of_its_time_its_injections_and_its_pages(tmp_path):
+    folder = main_run(tmp_path, "on", seed=0, base=0.25, final=0.75)
+    metrics, judged = folder / "metrics.jsonl", folder / "eval" / "iteration_000000.json"
+    lines = metrics.read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | {"replay/injected": 3})
+    metrics.write_text("\n".join(lines) + "\n")
+    pages = json.loads(judged.read_text())
+    del pages["held_out"]["domains"][1:]
+    judged.write_text(json.dumps(pages))
+    found = miniwob.facts(miniwob.measured(tmp_path))
+    split = found["time"]
     assert (split["rollout"], split["update"], split["sync"], split["evaluation"]) == (48.0, 12.0, 4.0, 4.0)
     assert split["wall"] == 100.0
     assert split["rest"] == 32.0  # 100 - 48 - 12 - 4 - 4
     assert split["environment"] == pytest.approx(36.0)  # 48 * 90 / (90 + 30)
     assert split["generation"] == pytest.approx(12.0)
-
-
-def test_the_fastest_run_is_timed(tmp_path):
-    for seed, seconds in ((0, 90), (1, 50), (2, 70)):
-        folder = main_run(tmp_path, "on", seed=seed, base=0.25, final=0.75)
-        record = json.loads((folder / "run.json").read_text())
-        (start,) = record["starts"]
+    assert miniwob.injections(found).startswith("A past success was injected in 25.0 %")  # 1 of 4
+    assert "| enter-text | 25 | – | 50.0 % |" in miniwob.page_table(found)  # which was not judged before
+    for seed, seconds in ((1, 90), (2, 50), (3, 70)):
+        record = main_run(tmp_path, "on", seed=seed, base=0.25, final=0.75) / "run.json"
+        (start,) = json.loads(record.read_text())["starts"]
         start["updated"] = (datetime.fromisoformat(start["started"]) + timedelta(seconds=seconds)).isoformat()
-        (folder / "run.json").write_text(json.dumps(record))
-    assert main_facts(tmp_path)["time"]["wall"] == 50
+        record.write_text(json.dumps({"starts": [start]}))
+    assert miniwob.facts(miniwob.measured(tmp_path))["time"]["wall"] == 50  # the fastest one
 
 
 def test_runs_of_one_arm_with_different_configurations_are_refused_by_their_keys(tmp_path):
@@ -460,37 +406,13 @@ def test_runs_of_one_arm_with_different_configurations_are_refused_by_their_keys
         miniwob.measured(tmp_path)
 
 
-def test_a_page_that_no_run_was_judged_on_before_has_a_dash(tmp_path):
-    folder = main_run(tmp_path, "on", seed=0, base=0.25, final=0.75)
-    path = folder / "eval" / "iteration_000000.json"
-    judged = json.loads(path.read_text())
-    judged["held_out"]["domains"] = judged["held_out"]["domains"][:1]
-    path.write_text(json.dumps(judged))
-    assert "| enter-text | 25 | – | 50.0 % |" in miniwob.page_table(main_facts(tmp_path))
-
-
-def test_iterations_with_an_injection_are_counted_at_the_beginning_of_a_run(tmp_path):
-    folder = main_run(tmp_path, "on", seed=0, base=0.25, final=0.75)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    lines[1] = json.dumps(json.loads(lines[1]) | {"replay/injected": 3})
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    assert miniwob.injections(main_facts(tmp_path)).startswith("A past success was injected in 25.0 %")  # 1 of 4
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def test_only_what_stands_between_the_marks_is_rewritten(tmp_path):
+def test_only_what_stands_between_the_one_pair_of_marks_is_rewritten(tmp_path):
     page = tmp_path / "README.md"
     page.write_text("before\n<!-- measured -->\nold \\1\n<!-- /measured -->\nafter\n")
     study.write_block(page, "new \\1\nlines")
     assert page.read_text() == "before\n<!-- measured -->\nnew \\1\nlines\n<!-- /measured -->\nafter\n"
-
-
-@pytest.mark.parametrize("text", ["no marks", "<!-- measured -->\n<!-- /measured -->\n" * 2])
-def test_a_page_without_exactly_one_pair_of_marks_is_refused(tmp_path, text):
-    page = tmp_path / "README.md"
-    page.write_text(text)
-    with pytest.raises(ValueError, match="exactly once"):
-        study.write_block(page, "new")
-    assert page.read_text() == text
+    for text in ("no marks", "<!-- measured -->\n<!-- /measured -->\n" * 2):
+        page.write_text(text)
+        with pytest.raises(ValueError, match="exactly once"):
+            study.write_block(page, "new")
+        assert page.read_text() == text

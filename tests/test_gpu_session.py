@@ -18,18 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The results of all phases, with the vLLM and the Ray that are installed here."""
-    if torch.cuda.is_available():
-        pytest.skip("the kit's own commands play it on a GPU")
-    out = tmp_path_factory.mktemp("session")
-    command = [sys.executable, "-m", "benchmarks.gpu_session", "play", "--smoke", "--out", out, "--seconds", "1500"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return lines(out)
+    return [json.loads(line) for line in (out / "results.jsonl").read_text("utf-8").splitlines()]
 
 
 @pytest.mark.slow
@@ -37,17 +26,16 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.engine
 @pytest.mark.ray
 @pytest.mark.timeout(1600)
-def test_every_phase_ends_well_with_a_tiny_model(played):
+def test_every_phase_ends_well_with_a_tiny_model_and_leaves_what_a_session_is_for(tmp_path):
+    """With the vLLM and the Ray that are installed here."""
+    if torch.cuda.is_available():
+        pytest.skip("the kit's own commands play it on a GPU")
+    command = [sys.executable, "-m", "benchmarks.gpu_session", "play", "--smoke", "--out", tmp_path]
+    subprocess.run([*command, "--seconds", "1500"], cwd=ROOT, check=True, capture_output=True)
+    played = lines(tmp_path)
     ends = {line["phase"]: line.get("ended", line) for line in played if "ended" in line or "error" in line}
     assert ends == dict.fromkeys(play.LIMITS, "well")
 
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.engine
-@pytest.mark.ray
-@pytest.mark.timeout(1600)
-def test_the_results_hold_what_a_session_is_for(played):
     def of(phase: str, figure: str) -> list[Any]:
         return [line[figure] for line in played if line["phase"] == phase and figure in line]
 
@@ -65,11 +53,15 @@ def test_the_results_hold_what_a_session_is_for(played):
     assert len(of("trace", "ms")) == 25
 
 
-def test_a_phase_that_raises_leaves_its_last_words(tmp_path):
+def test_a_phase_that_raises_leaves_its_last_words_and_none_begins_when_the_time_is_over(tmp_path):
     assert not play.run(play.Phase("broken", [sys.executable, "-c", "raise ValueError('no such GPU')"], 60), tmp_path)
     (line,) = lines(tmp_path)
     assert line.pop("seconds") > 0
     assert line == {"phase": "broken", "error": "exit status 1", "said": "ValueError: no such GPU"}
+    none = tmp_path / "none"
+    none.mkdir()
+    assert play.play(none, None, smoke=False, seconds=0) == 0
+    assert [line["error"] for line in lines(none)] == ["not begun: 0 s are left"] * len(play.LIMITS)
 
 
 def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
@@ -81,11 +73,6 @@ def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
     assert not play.run(play.Phase("hung", [sys.executable, "-c", code], 3, mark), tmp_path)
     assert lines(tmp_path)[0]["error"] == "not done after 3 s"
     assert count_processes(str(tmp_path), variable="ARPO_TEST_OF_THE_KIT") == 0
-
-
-def test_no_phase_begins_when_the_time_is_over(tmp_path):
-    assert play.play(tmp_path, None, smoke=False, seconds=0) == 0
-    assert [line["error"] for line in lines(tmp_path)] == ["not begun: 0 s are left"] * len(play.LIMITS)
 
 
 def test_the_first_phase_that_failed_is_played_again_with_the_older_runner(tmp_path, monkeypatch):

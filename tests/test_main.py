@@ -9,33 +9,22 @@ from importlib import import_module
 import pytest
 
 from arpo.__main__ import COMMANDS, main
+from arpo.apps import doctor
 
 
-def test_without_a_word_it_lists_every_command(capsys):
+def test_without_a_word_it_lists_every_command_also_to_a_reader_that_has_enough(capsys):
     assert main([]) == 0
     listed = capsys.readouterr().out
     for name, (command, purpose) in COMMANDS.items():
         assert f"  {name} " in listed
         assert command in listed
         assert purpose in listed
-
-
-def test_train_with_words_trains():
-    command = [sys.executable, "-m", "arpo", "train", "experiment=smoke", "seed"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "'seed' is no override: type KEY=VALUE, such as seed=1, with a key of conf/\n",
-    )
-
-
-def test_doctor_runs_the_doctor(monkeypatch):
-    from arpo.apps import doctor
-
-    monkeypatch.setattr(doctor, "main", lambda: 7)
-    monkeypatch.setattr(doctor, "look", lambda: 8)
-    assert main(["doctor"]) == 7
-    assert main(["doctor", "--look"]) == 8
+    # As in `python -m arpo | head -1`, where head is the first to end.
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([sys.executable, "-m", "arpo"], stdout=writes, stderr=subprocess.PIPE, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +37,10 @@ def test_doctor_runs_the_doctor(monkeypatch):
         ("tasks", "arpo.apps.tasks"),
     ],
 )
-def test_a_command_gets_the_words_after_it(monkeypatch, word, module):
+def test_a_command_gets_the_words_after_it_and_doctor_looks_where_it_is_asked_to(monkeypatch, word, module):
+    monkeypatch.setattr(doctor, "main", lambda: 7)
+    monkeypatch.setattr(doctor, "look", lambda: 8)
+    assert (main(["doctor"]), main(["doctor", "--look"])) == (7, 8)
     heard = []
     monkeypatch.setattr(import_module(module), "main", lambda words: heard.append(words) or 3)
     assert main([word, "run", "--to", "parquet"]) == 3
@@ -65,37 +57,26 @@ def test_a_command_without_its_words_says_which(capsys, word, lacking):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["docter"], "`python -m arpo` does not know 'docter'; without arguments it lists what you can do.\n"),
+        ("docter", "` does not know 'docter'; without arguments it lists what you can do.\n"),
+        ("doctor now", "` does not know 'doctor now'; without arguments it lists what you can do.\n"),
+        ("train", " train` is not a command of its own; type `python train.py experiment=arpo_miniwob`.\n"),
         (
-            ["doctor", "now"],
-            "`python -m arpo` does not know 'doctor now'; without arguments it lists what you can do.\n",
-        ),
-        (
-            ["train"],
-            "`python -m arpo train` is not a command of its own; type `python train.py experiment=arpo_miniwob`.\n",
-        ),
-        (
-            ["watch", "--port", "0"],
-            "`python -m arpo watch` has gone: `python -m arpo view RUN --serve` follows a live run, "
+            "watch --port 0",
+            " watch` has gone: `python -m arpo view RUN --serve` follows a live run, "
             "`python -m arpo doctor --look` pictures a desktop.\n",
         ),
     ],
 )
 def test_a_wrong_word_is_one_sentence_and_exit_status_2(capsys, words, said):
-    assert main(words) == 2
-    assert capsys.readouterr() == ("", said)
+    assert main(words.split()) == 2
+    assert capsys.readouterr() == ("", f"`python -m arpo{said}")
 
 
-def test_the_list_starts_without_heavy_imports():
+def test_the_list_starts_without_heavy_imports_and_train_with_words_trains():
     code = "import sys, runpy; sys.argv = ['arpo']; runpy.run_module('arpo', run_name='x'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "lightning", "ray", "hydra", "arpo.apps.doctor"} & set(done.stdout.split())
-
-
-def test_a_reader_that_has_enough_is_no_error():
-    """As `python -m arpo | head -1`, where head is the first to end."""
-    reads, writes = os.pipe()
-    os.close(reads)
-    done = subprocess.run([sys.executable, "-m", "arpo"], stdout=writes, stderr=subprocess.PIPE, check=False)
-    os.close(writes)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+    command = [sys.executable, "-m", "arpo", "train", "experiment=smoke", "seed"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = "'seed' is no override: type KEY=VALUE, such as seed=1, with a key of conf/\n"
+    assert (done.returncode, done.stderr) == (2, said)

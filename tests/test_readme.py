@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = sorted([*TOP, *ROOT.glob("docs/*.md"), *STUDIES.glob("**/*.md")])
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 HARMLESS = ("export", "source", "tensorboard")
 NOT_TYPED = (ArpoError, AssertionError, HydraException, OmegaConfBaseException, SystemExit)
 """What `check_command` raises of a command that cannot be typed."""
@@ -43,14 +43,14 @@ def relative(path: Path) -> str:
 
 def blocks(page: Path, language: str) -> list[str]:
     """The code blocks of one language; a block inside a list is indented."""
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def commands(page: Path) -> list[list[str]]:
     """Every command line of a page's shell blocks, and every `python …` or `make …` in its running text."""
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     inline = re.findall(
-        r"`((?:python|make) [^`…]*)`", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        r"`((?:python|make) [^`…]*)`", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     )
     return [words for line in [*lines, *inline] if (words := shlex.split(line, comments=True))]
 
@@ -89,24 +89,22 @@ def check_job(script: str, job: tuple[str, ...]) -> None:
     check_arguments(composed(*job, config=script.removesuffix(".py"), model=model))
 
 
+PARSERS = {"compare": compare_parser, "merge": merge_parser, "view": view_parser}
+SCRIPTS = {"plan": "plan", "rehearse": "train.py", "train": "train.py", "evaluate": "evaluate.py"}
+
+
 def check_tool(arguments: list[str]) -> None:
-    scripts = {"plan": "plan", "rehearse": "train.py", "train": "train.py", "evaluate": "evaluate.py"}
-    if arguments and arguments[0] in scripts:
-        check_composes(scripts[arguments[0]], arguments[1:])
-    elif arguments[:1] == ["compare"]:
-        assert compare_parser().parse_args(arguments[1:]).runs, f"python -m arpo compare knows no {arguments[1:]}"
-    elif arguments[:1] == ["merge"]:
-        assert merge_parser().parse_args(arguments[1:]).policies, f"python -m arpo merge knows no {arguments[1:]}"
-    elif arguments[:1] == ["tasks"]:
-        asked = tasks_parser().parse_intermixed_args(arguments[1:])
+    command, *words = arguments or [""]
+    if command in SCRIPTS:
+        check_composes(SCRIPTS[command], words)
+    elif command in PARSERS:
+        PARSERS[command]().parse_args(words)
+    elif command == "tasks":
+        asked = tasks_parser().parse_intermixed_args(words)
         certified = asked.what == "certify"  # names of tasks stand among its words
         check_composes("train.py", [word for word in asked.overrides if "=" in word or not certified])
-    elif arguments[:1] == ["view"]:
-        view_parser().parse_args(arguments[1:])
-    elif arguments[:1] == ["episodes"]:
-        assert arguments[2:] in (["--to", "parquet"], ["--to", "store"]), (
-            f"python -m arpo episodes knows no {arguments[2:]}"
-        )
+    elif command == "episodes":
+        assert words[1:] in (["--to", "parquet"], ["--to", "store"]), f"python -m arpo episodes knows no {words}"
     else:
         known = ([], ["doctor"], ["doctor", "--look"], *([word] for word in REMOVED))
         assert arguments in known, f"python -m arpo knows no {arguments}"
@@ -120,7 +118,7 @@ def check_command(words: list[str]) -> None:
         assert set(targets) <= TARGETS, f"make has no target {set(targets) - TARGETS}"
         for given in (word.removeprefix("ARGS=") for word in arguments if word.startswith("ARGS=")):
             if targets == ["desktop"]:
-                images = (ROOT / "docker" / "build_image.sh").read_text(encoding="utf-8")
+                images = (ROOT / "docker" / "build_image.sh").read_text("utf-8")
                 assert f"\n    {given}) " in images, f"docker/build_image.sh knows no image {given}"
             else:
                 check_composes("train.py", shlex.split(given))
@@ -134,12 +132,9 @@ def check_command(words: list[str]) -> None:
         if script in ("train.py", "evaluate.py"):
             check_composes(script, rest)
         else:
-            ast.parse((ROOT / script).read_text(encoding="utf-8"))
+            ast.parse((ROOT / script).read_text("utf-8"))
     else:
         assert program in HARMLESS, f"there is no command {program!r}"
-
-
-# --- commands -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.long] * ("/" in page)) for page in ALL])
@@ -155,33 +150,23 @@ def test_the_commands_of_a_page_can_be_typed(page):
     assert wrong == []
 
 
-def test_the_two_commands_are_in_the_readme():
+def test_the_two_commands_are_in_the_readme_and_the_study_of_replay_is_ten_runs():
     assert ["make", "train"] in ALL["README.md"]
     assert ["make", "test"] in ALL["README.md"]
-
-
-def test_the_study_of_replay_is_ten_runs():
     words = next(words for words in ALL["experiments/replay_ablation/README.md"] if "-m" in words)
     assert check_composes("train.py", words[2:]) == 10
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "make trian",
-        "python trane.py",
-        "python -m arpo docter",
-        "python -m arpo compare",
-        "python -m arpo tasks fetch tasks=osworld_1",
-        "python -m arpo tasks look",
-        "python -m arpo compare 'outputs/arpo_miniwob/*' --with default",
-        "python train.py experiment=arpo_miniwop",
-        "python train.py modul.clip_low=0.1",
-        "python train.py +module.clip_lo=0.1",
-        "python train.py -m experiment=smoke replay=on,of",
-        "pip install arpo",
-    ],
-)
+NO_COMMANDS = [
+    "make trian", "python trane.py", "python -m arpo docter", "python -m arpo compare",
+    "python -m arpo tasks fetch tasks=osworld_1", "python -m arpo tasks look",
+    "python -m arpo compare 'outputs/arpo_miniwob/*' --with default", "python train.py experiment=arpo_miniwop",
+    "python train.py modul.clip_low=0.1", "python train.py +module.clip_lo=0.1",
+    "python train.py -m experiment=smoke replay=on,of", "pip install arpo",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", NO_COMMANDS)
 def test_a_command_that_could_not_be_typed_would_be_found(line):
     with pytest.raises(NOT_TYPED):
         check_command(shlex.split(line))
@@ -203,42 +188,25 @@ def test_the_example_of_an_environment_is_a_package_and_a_conf_elsewhere(tmp_pat
     assert len({task.id for task in build(cfg.tasks.train)}) == 16
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def test_every_link_of_a_page_leads_somewhere():
-    made_by_plot = {"plot.png"}  # drawn by plot.py once there are results
-    lost = [
-        f"{relative(page)} links to {target}"
-        for page in PAGES
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-        if not target.startswith("http") and target not in made_by_plot and not (page.parent / target).exists()
-    ]
-    assert lost == []
-
-
-def test_every_file_that_a_page_names_exists():
+def test_every_file_class_and_method_that_a_page_names_is_there():
     named = re.compile(r"`((?:arpo|conf|tests|docs|experiments|tools|benchmarks)/[\w./-]+)`")
-    lost = [
-        f"{relative(page)} names {name}"
-        for page in PAGES
-        for name in named.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
-        if not name.endswith("mine.yaml") and not (ROOT / name).exists()
-    ]
+    lost = []
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        links = [page.parent / target for target in re.findall(r"\]\(([^)#\s]+)", text) if "http" not in target[:4]]
+        names = named.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+        lost += [
+            f"{relative(page)} names {path}"
+            for path in [*links, *(ROOT / name for name in names)]
+            if path.name not in ("plot.png", "mine.yaml") and not path.exists()  # drawn, and written, later
+        ]
     assert lost == []
-
-
-def test_a_file_that_the_architecture_names_by_its_place_in_the_package_exists():
-    text = ARCHITECTURE
-    names = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
+    names = re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE)
     assert len(names) > 5
-    for name in names:
-        assert (ROOT / "arpo" / name).exists() or (ROOT / name).exists(), name
-
-
-def test_the_classes_and_methods_that_the_architecture_names_exist_and_are_called():
+    assert [name for name in names if not (ROOT / "arpo" / name).exists() and not (ROOT / name).exists()] == []
+    assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
     text = ARCHITECTURE
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "arpo").rglob("*.py")]
+    trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "arpo").rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     methods = {
         node.name: {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -256,23 +224,16 @@ def test_the_classes_and_methods_that_the_architecture_names_exist_and_are_calle
 
 @pytest.mark.parametrize("name", ["miniwob", "replay_ablation"])
 def test_numbers_of_a_study_stand_in_marked_blocks_that_its_collect_script_can_find(name):
-    page = (ROOT / "experiments" / name / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "experiments" / name / "README.md").read_text("utf-8")
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text("utf-8")
     assert readme.count(f"<!-- measured {name} -->") == readme.count(f"<!-- /measured {name} -->") == 1
-
-
-def test_the_pages_are_as_short_as_they_promise():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
-# --- messages -------------------------------------------------------------------------------------------------------
+    assert len(readme.splitlines()) <= 150
 
 
 def messages(path: Path) -> Iterator[str]:
     """Every string that a file of code may say, with an ellipsis for what varies."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text("utf-8"))
     silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -284,9 +245,7 @@ def messages(path: Path) -> Iterator[str]:
 
 def explained() -> list[str]:
     """The messages in the first column of the troubleshooting page."""
-    rows = re.findall(
-        r"^\| (`.*?) \| ", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    rows = re.findall(r"^\| (`.*?) \| ", (ROOT / "docs" / "troubleshooting.md").read_text("utf-8"), re.MULTILINE)
     return [message for row in rows for message in re.findall(r"`((?:[^`])+)`", row)]
 
 
@@ -297,7 +256,7 @@ def pattern_of(message: str) -> re.Pattern[str]:
 
 def test_a_message_that_is_explained_is_one_that_the_code_gives():
     files = [*ROOT.glob("arpo/**/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("docker/guest/*.py")]
-    given = [(ROOT / "Makefile").read_text(encoding="utf-8"), *(text for path in files for text in messages(path))]
+    given = [(ROOT / "Makefile").read_text("utf-8"), *(text for path in files for text in messages(path))]
     ours = [message for message in explained() if not message.startswith(FOREIGN)]
     assert len(ours) > 20
     assert [each for each in ours if not any(map(pattern_of(each).search, given))] == []
@@ -349,7 +308,7 @@ def recommended() -> set[str]:
         for override in overrides_in(filter(" ".__contains__, messages(path)))
     }
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docker/*.md")]:
-        found |= set(overrides_in(iter(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))))
+        found |= set(overrides_in(iter(re.findall(r"`([^`\n]+)`", page.read_text("utf-8")))))
     return found - ELSEWHERE - READERS_OWN
 
 
@@ -378,13 +337,19 @@ def check_override(override: str) -> None:
 
 
 def test_what_is_recommended_exists():
+    found = recommended()
+    assert {"resume=auto", "engine=fleet", "rollout.settings.max_context", "replay=off"} <= found
+    assert len(found) > 50
     wrong = []
-    for override in sorted(recommended()):
+    for override in sorted(found):
         try:
             check_override(override)
         except (AssertionError, HydraException) as error:
             wrong.append(f"{override}: {error}")
     assert wrong == []
+    for nowhere in ("datamodule=rollout", "rollout.group_size", "module.lr=1", "iterations=many,few"):
+        with pytest.raises((AssertionError, HydraException)):
+            check_override(nowhere)
 
 
 @pytest.mark.long
@@ -394,15 +359,3 @@ def test_what_is_recommended_composes():
         name = override.partition("=")[0]
         config = "plan" if name in {"gpu", "architecture"} else "train"
         base(f"{config} experiment=arpo_subset32" if name in GROUPS else bases_with(name)[0], override)
-
-
-def test_recommendations_are_found_in_messages_and_on_pages():
-    found = recommended()
-    assert {"resume=auto", "engine=fleet", "rollout.settings.max_context", "replay=off"} <= found
-    assert len(found) > 50
-
-
-@pytest.mark.parametrize("wrong", ["datamodule=rollout", "rollout.group_size", "module.lr=1", "iterations=many,few"])
-def test_a_recommendation_that_leads_nowhere_would_be_found(wrong):
-    with pytest.raises((AssertionError, HydraException)):
-        check_override(wrong)

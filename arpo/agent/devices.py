@@ -11,14 +11,10 @@ Event = TypeVar("Event")
 
 
 class MouseAndKeyboard(ABC, Generic[Event]):
-    """Devices that perform actions as lists of events, whose form a subclass has.
-
-    Attributes:
-        DRAG_MOVES: How many moves a drag makes on its way. Applications take a pointer that jumps for a click, and one
-            that moves for a drag.
-    """
+    """Devices that perform actions as lists of events, whose form a subclass has."""
 
     DRAG_MOVES: ClassVar[int]
+    """Moves of a drag on its way: applications take a pointer that jumps for a click, not for a drag."""
 
     def events(self, action: Action) -> list[Event]:  # noqa: PLR0911 - one a kind of action
         """Return the events of an action; none for one that mouse and keyboard have no part in."""

@@ -29,7 +29,7 @@ class Function:
     """A sentence for the prompt."""
 
     def __str__(self) -> str:
-        """The line of a prompt."""
+        """Return the line of a prompt."""
         call = Call(self.name, {name: _EXAMPLES[kind] for name, kind in self.parameters.items()})
         return f"{call.describe()} # {self.does}"
 
@@ -76,16 +76,11 @@ def refusal(call: Call, functions: Sequence[Function]) -> str:
         takes, given = (", ".join(sorted(names))[:200] for names in (function.parameters, call.arguments))
         return f"{call.function} takes {takes or 'nothing'}, got {given or 'nothing'}"
     for name, kind in function.parameters.items():
-        if problem := _problem(call.arguments[name], kind):
-            return f"{call.function}: {name} {problem}"
-    return ""
-
-
-def _problem(value: Scalar, kind: Kind) -> str:
-    if type(value).__name__ not in (("int", "float") if kind == "float" else (kind,)):
-        return f"must be a {kind}, is a {type(value).__name__}"
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return f"has {len(value)} characters, more than {LONGEST_TEXT}"
-    if isinstance(value, str) and any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
-        return "holds what is no text"  # no program could be handed it
+        value, at = call.arguments[name], f"{call.function}: {name}"
+        if type(value).__name__ not in (("int", "float") if kind == "float" else (kind,)):
+            return f"{at} must be a {kind}, is a {type(value).__name__}"
+        if isinstance(value, str) and len(value) > LONGEST_TEXT:
+            return f"{at} has {len(value)} characters, more than {LONGEST_TEXT}"
+        if isinstance(value, str) and any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
+            return f"{at} holds what is no text"  # no program could be handed it
     return ""

@@ -27,16 +27,11 @@ class ActionGrammar:
     render: RenderResponse
 
     def read(self, text: str, functions: Sequence[Function], *, max_actions: int | None = None) -> tuple[Action, ...]:
-        """Return the actions of a response, with arguments of the desktop's functions of the types that these have.
-
-        Raises:
-            ActionParseError: As `parse` does, and for more than `max_actions`.
-        """
+        """Return the actions of a response, with arguments of the desktop's functions of the types that these have."""
         found = self.parse(text).actions
         if max_actions is not None and len(found) > max_actions:
-            refuse(
-                ParseErrorKind.TOO_LONG, f"the response has {len(found)} actions, more than max_actions={max_actions}"
-            )
+            message = f"the response has {len(found)} actions, more than max_actions={max_actions}"
+            refuse(ParseErrorKind.TOO_LONG, message)
         return tuple(typed(action, functions) for action in found)
 
     def answer(self, action: Action, thought: str = "", *others: Action) -> str:

@@ -24,13 +24,7 @@ class Match:
 
 
 def compare(action: Action, expert: Action, *, tolerance: float) -> Match:
-    """Return in what an action agrees with an expert's.
-
-    Args:
-        action: In the same pixels as the expert's.
-        expert: What it should have been.
-        tolerance: See `same_point`.
-    """
+    """Return in what an action agrees with an expert's, in the same pixels; `tolerance` as that of `same_point`."""
     if not same_kind(action, expert):
         return Match(kind=False, point=False, text=False)
     point = same_point(action, expert, tolerance=tolerance)
@@ -53,12 +47,9 @@ def _kind(action: Action) -> object:
 
 
 def same_point(action: Action, expert: Action, *, tolerance: float) -> bool:
-    """Return whether two actions name as many points, each in the box around the expert's.
+    """Return whether two actions name as many points, each in the box around the expert's or on its edge.
 
-    Args:
-        action: In the same pixels as the expert's.
-        expert: The centre of the boxes.
-        tolerance: Half of a box's side, in pixels; what lies on its edge is inside.
+    `tolerance` is half of a box's side, in pixels.
     """
     return len(action.points) == len(expert.points) and all(
         max(abs(x - to_x), abs(y - to_y)) <= tolerance
@@ -76,14 +67,8 @@ class StepScore:
     * The rule-based part of CRAFT-GUI's hybrid reward (arXiv 2508.11360) weighs format, kind, point and text.
     * The reward of an action in Mobile-R1 (arXiv 2506.20332) is 1 for the format and 1 if everything agrees.
 
-    A response that is no action is worth 0, whatever the weights are: no environment sees it.
-
-    Args:
-        format: For a response that is an action.
-        kind: For the kind of the expert's.
-        point: For its points.
-        text: For its text.
-        exact: For all of these.
+    A response that is no action is worth 0, whatever the weights are: no environment sees it. `format` is the weight
+    of any action, `exact` that of an agreement in everything.
     """
 
     format: NotNegative = 0.19

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
-from arpo.agent.computer_use import TOOL
 from arpo.agent.functions import Function, Kind
 from arpo.agent.grammar import GrammarName
 from arpo.bounds import checked
@@ -13,111 +13,18 @@ from arpo.errors import ConfigError
 
 _PLACEHOLDER = "{instruction}"
 
-# The computer-use prompt that UI-TARS-1.5 was trained with. Any change to it, of a single space, is another prompt.
-_UI_TARS = r"""You are a GUI agent. You are given a task and your action history, with screenshots. You need to perform the next action to complete the task.
 
-## Output Format
-```
-Thought: ...
-Action: ...
-```
+def _text(name: str) -> str:
+    return (Path(__file__).parent / "prompts" / name).read_text(encoding="utf-8")
 
-## Action Space
 
-click(start_box='<|box_start|>(x1,y1)<|box_end|>')
-left_double(start_box='<|box_start|>(x1,y1)<|box_end|>')
-right_single(start_box='<|box_start|>(x1,y1)<|box_end|>')
-drag(start_box='<|box_start|>(x1,y1)<|box_end|>', end_box='<|box_start|>(x3,y3)<|box_end|>')
-hotkey(key='')
-type(content='xxx') # Use escape characters \', \", and \n in content part to ensure we can parse the content in normal python string format. If you want to submit your input, use \n at the end of content.
-scroll(start_box='<|box_start|>(x1,y1)<|box_end|>', direction='down or up or right or left')
-wait() #Sleep for 5s and take a screenshot to check for any changes.
-finished(content='xxx') # Use escape characters \', \", and \n in content part to ensure we can parse the content in normal python string format.
-
-## Note
-- Use English in `Thought` and `Action` part.
-- Write a small plan and finally summarize your next action (with its target element) in one sentence in `Thought` part.
-
-## User Instruction
-{instruction}
-"""  # noqa: E501
+# The computer-use prompt that UI-TARS-1.5 was trained with; the tool `computer_use` for a screen of 1000 x 1000, from
+# Qwen's cookbook (QwenLM/Qwen3-VL, cookbooks/utils/agent_function_call.py); and the messages with tools that
+# qwen-agent and the chat template of Qwen3.5 write. Any change to one of them, of a single space, is another prompt.
+_UI_TARS = _text("ui_tars.txt")
+_COMPUTER_USE = json.loads(_text("computer_use.json"))
+_JSON_CALLS, _XML_CALLS = (_text(name).removesuffix("\n") for name in ("json_calls.txt", "xml_calls.txt"))
 _AFTER_THE_ACTIONS = "\n## Note\n"
-
-
-def _ui_tars(functions: Sequence[Function]) -> str:
-    return _UI_TARS.replace(_AFTER_THE_ACTIONS, _listed(functions) + _AFTER_THE_ACTIONS)
-
-
-def _listed(functions: Iterable[Function | str]) -> str:
-    return "".join(f"{function}\n" for function in functions)
-
-
-# The tool `computer_use` for a screen of 1000 x 1000, from Qwen's cookbook (QwenLM/Qwen3-VL,
-# cookbooks/utils/agent_function_call.py). Any change to it is another prompt, too.
-_DESCRIPTION = """Use a mouse and keyboard to interact with a computer, and take screenshots.
-* This is an interface to a desktop GUI. You do not have access to a terminal or applications menu. You must click on desktop icons to start applications.
-* Some applications may take time to start or process actions, so you may need to wait and take successive screenshots to see the results of your actions. E.g. if you click on Firefox and a window doesn't open, try wait and taking another screenshot.
-* The screen's resolution is 1000x1000.
-* Whenever you intend to move the cursor to click on an element like an icon, you should consult a screenshot to determine the coordinates of the element before moving the cursor.
-* If you tried clicking on a program or link but it failed to load, even after waiting, try adjusting your cursor position so that the tip of the cursor visually falls on the element that you want to click.
-* Make sure to click any buttons, links, icons, etc with the cursor tip in the center of the element. Don't click boxes on their edges."""  # noqa: E501
-
-_ACTIONS = {
-    "key": "Performs key down presses on the arguments passed in order, then performs key releases in reverse order.",
-    "type": "Type a string of text on the keyboard.",
-    "mouse_move": "Move the cursor to a specified (x, y) pixel coordinate on the screen.",
-    "left_click": "Click the left mouse button at a specified (x, y) pixel coordinate on the screen.",
-    "left_click_drag": "Click and drag the cursor to a specified (x, y) pixel coordinate on the screen.",
-    "right_click": "Click the right mouse button at a specified (x, y) pixel coordinate on the screen.",
-    "middle_click": "Click the middle mouse button at a specified (x, y) pixel coordinate on the screen.",
-    "double_click": "Double-click the left mouse button at a specified (x, y) pixel coordinate on the screen.",
-    "triple_click": "Triple-click the left mouse button at a specified (x, y) pixel coordinate on the screen "
-    "(simulated as double-click since it's the closest action).",
-    "scroll": "Performs a scroll of the mouse scroll wheel.",
-    "hscroll": "Performs a horizontal scroll (mapped to regular scroll).",
-    "wait": "Wait specified seconds for the change to happen.",
-    "terminate": "Terminate the current task and report its completion status.",
-    "answer": "Answer a question.",
-}
-
-_ARGUMENTS: Mapping[str, tuple[str, str]] = {
-    "keys": ("Required only by `action=key`.", "array"),
-    "text": ("Required only by `action=type` and `action=answer`.", "string"),
-    "coordinate": (
-        "(x, y): The x (pixels from the left edge) and y (pixels from the top edge) coordinates to move the mouse to.",
-        "array",
-    ),
-    "pixels": (
-        "The amount of scrolling to perform. Positive values scroll up, negative values scroll down. Required only by "
-        "`action=scroll` and `action=hscroll`.",
-        "number",
-    ),
-    "time": ("The seconds to wait. Required only by `action=wait`.", "number"),
-}
-
-_XML_CALLS = """If you choose to call a function ONLY reply in the following format with NO suffix:
-
-<tool_call>
-<function=example_function_name>
-<parameter=example_parameter_1>
-value_1
-</parameter>
-<parameter=example_parameter_2>
-This is the value for the second parameter
-that can span
-multiple lines
-</parameter>
-</function>
-</tool_call>
-
-<IMPORTANT>
-Reminder:
-- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within <tool_call></tool_call> XML tags
-- Required parameters MUST be specified
-- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT after
-- If there is no function call available, answer the question like normal with your current knowledge and do not tell the user about function calls
-</IMPORTANT>"""  # noqa: E501
-
 _TYPES: Mapping[Kind, str] = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
@@ -180,7 +87,7 @@ class Prompt:
     @classmethod
     def computer_use(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the prompt by which Qwen3-VL operates a desktop: calls of one tool, in thousandths of the screen."""
-        return cls(_system_message(functions), _PLACEHOLDER, False, "computer_use", functions)
+        return cls(_with_tools(_JSON_CALLS, functions), _PLACEHOLDER, False, "computer_use", functions)
 
     @classmethod
     def compact_computer_use(cls, functions: Sequence[Function] = ()) -> Self:
@@ -190,7 +97,7 @@ class Prompt:
     @classmethod
     def computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the prompt by which Qwen3.5 operates a desktop: calls of the same tool, as XML."""
-        return cls(_xml_system_message(functions), _PLACEHOLDER, False, "computer_use_xml", functions)
+        return cls(_with_tools(_XML_CALLS, functions), _PLACEHOLDER, False, "computer_use_xml", functions)
 
     @classmethod
     def compact_computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
@@ -210,61 +117,22 @@ class Prompt:
         return [{"role": "system", "content": [{"type": "text", "text": PromptText(self.system)}]}, *users]
 
 
-def _system_message(functions: Sequence[Function] = ()) -> str:
-    """Return the message that qwen-agent makes of the tool, and of the desktop's functions as further tools."""
-    return f"""You are a helpful assistant.
-
-# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{_tools(functions)}
-</tools>
-
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
+def _ui_tars(functions: Sequence[Function]) -> str:
+    return _UI_TARS.replace(_AFTER_THE_ACTIONS, _listed(functions) + _AFTER_THE_ACTIONS)
 
 
-def _xml_system_message(functions: Sequence[Function] = ()) -> str:
-    """Return the message of the same tools that the chat template of Qwen3.5 writes, for calls as XML."""
-    return f"""# Tools
-
-You have access to the following functions:
-
-<tools>
-{_tools(functions)}
-</tools>
-
-{_XML_CALLS}"""
+def _listed(functions: Iterable[Function | str]) -> str:
+    return "".join(f"{function}\n" for function in functions)
 
 
-def _tools(functions: Sequence[Function]) -> str:
-    return "\n".join([_signature(TOOL, _DESCRIPTION, _parameters()), *map(_tool, functions)])
+def _with_tools(message: str, functions: Sequence[Function]) -> str:
+    """Return a system message with the signatures of the tool, and of the desktop's functions as further tools."""
+    return message.replace("{tools}", "\n".join([_signature(**_COMPUTER_USE), *map(_tool, functions)]))
 
 
 def _signature(name: str, description: str, parameters: Mapping[str, Any]) -> str:
     function = {"name": name, "description": description, "parameters": parameters}
     return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
-
-
-def _parameters() -> dict[str, Any]:
-    actions = "\n".join(f"* `{name}`: {does}" for name, does in _ACTIONS.items())
-    action = {
-        "description": f"The action to perform. The available actions are:\n{actions}",
-        "enum": list(_ACTIONS),
-        "type": "string",
-    }
-    arguments = {name: {"description": says, "type": kind} for name, (says, kind) in _ARGUMENTS.items()}
-    status = {
-        "description": "The status of the task. Required only by `action=terminate`.",
-        "type": "string",
-        "enum": ["success", "failure"],
-    }
-    return {"properties": {"action": action, **arguments, "status": status}, "required": ["action"], "type": "object"}
 
 
 def _tool(function: Function) -> str:

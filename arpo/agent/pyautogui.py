@@ -100,7 +100,8 @@ def _physical(key: str) -> tuple[str, ...]:
 
 
 def _typing(text: str) -> list[str]:
-    runs = [(kind, "".join(run)) for kind, run in groupby(typeable(text), key=_way_of_typing)]
+    ways = {"\n": "enter", "\t": "tab", "<": "less_than", **dict.fromkeys(_TYPED - {"<"}, "write")}
+    runs = [(kind, "".join(run)) for kind, run in groupby(typeable(text), lambda each: ways.get(each, "unicode"))]
     usual_s = sum(_RUN_S[kind] + len(characters) * _CHARACTER_S[kind] for kind, characters in runs)
     if usual_s <= LONGEST_TYPING_S:
         return _typing_runs(runs, 1.0)
@@ -125,11 +126,6 @@ def _typing_runs(runs: Sequence[tuple[str, str]], pace: float) -> list[str]:
             case "tab":
                 statements += ["pyautogui.press('tab')"] * len(characters)
     return statements
-
-
-def _way_of_typing(character: str) -> str:
-    special = {"\n": "enter", "\t": "tab", "<": "less_than"}
-    return special.get(character, "write" if character in _TYPED else "unicode")
 
 
 def _short(seconds: float) -> float:

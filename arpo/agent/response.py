@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import NoReturn
 
-from arpo.agent.actions import MAX_COORDINATE, Action, Point
+from arpo.agent.actions import MAX_COORDINATE, Action, Hotkey, Point
+from arpo.agent.keys import canonical_key
 from arpo.errors import ActionParseError
 
 MAX_CHARACTERS = 1_000_000
@@ -91,19 +92,28 @@ def check_length(text: str, what: str, limit: int, kind: ParseErrorKind) -> None
 def check_extra(action: str, extra: Mapping[str, str], *, incomplete: bool, others: Collection[str] = ()) -> None:
     """Refuse arguments that an action does not take, where something else would happen if they were regarded.
 
-    Models add some, and every grammar ignores what changes nothing.
-
-    Args:
-        action: Its name, for the message.
-        extra: The arguments with their values as text.
-        incomplete: Whether the action lacks an argument that it may have, whose name one of these may misspell.
-        others: Names of arguments with which other actions do something: any value of theirs is meant.
+    Models add some, and every grammar ignores what changes nothing. `incomplete` says that the action lacks an
+    argument that it may have, whose name one of these may misspell; with `others` other actions do something.
     """
     for name, value in extra.items():
         asks = value.strip() not in BLANK if name in others else value.strip().lower() not in _NOTHING
         changes = name in others or incomplete or not _CHANGING.isdisjoint(map(str.lower, _WORD.findall(name)))
         if asks and changes:
             refuse(ParseErrorKind.BAD_ARGUMENT, f"{action} takes no {name[:40]}, got {value[:40]!r}")
+
+
+def read_key(name: str) -> str:
+    """Return the canonical name of a key."""
+    key = canonical_key(name)
+    if key is None:
+        refuse(ParseErrorKind.BAD_ARGUMENT, f"unknown key {name[:40]!r}")
+    return key
+
+
+def read_hotkey(names: Iterable[str]) -> Hotkey:
+    """Return the keys that are pressed together: `Ctrl C` names the key C and does not mean ctrl+shift+c."""
+    keys = tuple(map(read_key, names))
+    return Hotkey(tuple(map(str.lower, keys)) if len(keys) > 1 else keys)
 
 
 def read_point(text: str) -> Point:

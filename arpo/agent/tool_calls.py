@@ -15,6 +15,7 @@ import json
 import re
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -46,10 +47,7 @@ _PLAIN_ESCAPES = frozenset("\\'\"nrt")
 def read_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> tuple[str, list[Call]]:
     """Return the thought and the calls of a response.
 
-    Args:
-        text: The response.
-        read: Reads a call, behind its opening tag.
-        opening: The beginning of a call: its tag, and what may stand without it.
+    `opening` finds the beginning of a call, its tag or what may stand without it, and `read` reads on behind it.
     """
     check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
@@ -87,19 +85,14 @@ def _end_of_thought(text: str, read: ReadCall, opening: re.Pattern[str]) -> int:
         if end < 0:
             break
         if call := opening.search(text, at, end):
-            at = max(call.start() + 1, _end_of_call(text, read, call.end()))
+            at = call.start() + 1
+            with suppress(ActionParseError):  # a draft
+                at = max(at, read(text, call.end())[1])
         else:
             begin = at = end + len(THOUGHT_ENDS)
     if THOUGHT_ENDS in text[at:]:
         refuse(ParseErrorKind.BAD_SYNTAX, f"a thought drafts more than {_MOST_DRAFTS} calls")
     return begin
-
-
-def _end_of_call(text: str, read: ReadCall, at: int) -> int:
-    try:
-        return read(text, at)[1]
-    except ActionParseError:
-        return 0  # a draft
 
 
 def _check_none(text: str, remains: re.Pattern[str]) -> None:

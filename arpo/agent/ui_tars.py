@@ -16,14 +16,15 @@ written as it describes itself, in the form that UI-TARS was trained to write.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from arpo.agent import actions
 from arpo.agent.actions import INTEGER_DIGITS, POINTER, Action, Direction, Scalar
-from arpo.agent.keys import canonical_key, split_keys
+from arpo.agent.keys import split_keys
 from arpo.agent.response import (
     MAX_CHARACTERS,
     MAX_HOTKEY_CHARACTERS,
@@ -32,6 +33,8 @@ from arpo.agent.response import (
     ParseErrorKind,
     check_extra,
     check_length,
+    read_hotkey,
+    read_key,
     read_point,
     refuse,
 )
@@ -50,12 +53,9 @@ is the fence in which the prompt shows the format."""
 
 
 def parse_response(text: str) -> ParsedResponse:
-    """Return the thought and the actions of a response.
+    """Return the thought and the actions of a response, or raise an `ActionParseError` of a `ParseErrorKind`.
 
     Without a label the response must be calls and nothing else, as for the desktop's parser: prose is no action.
-
-    Raises:
-        ActionParseError: With a `ParseErrorKind` as its kind, as by all grammars.
     """
     check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
@@ -88,16 +88,13 @@ def render_response(action: Action, thought: str = "", *others: Action) -> str:
     """Return a whole response: a thought, if there is one, an action, and perhaps others behind it."""
     header = f"Thought: {thought.strip()}\n" if thought.strip() else ""
     text = "\n".join([f"{header}Action: {action.describe()}", *(other.describe() for other in others)])
-    if "Action" in thought and not _is_read_as(text, thought.strip(), (action, *others)):
-        raise ValueError(f"a thought must hold no call that could be read for the action, got {thought[:80]!r}")
+    if "Action" in thought:
+        read = None
+        with suppress(ActionParseError):
+            read = parse_response(text)
+        if read != ParsedResponse(thought.strip(), (action, *others)):
+            raise ValueError(f"a thought must hold no call that could be read for the action, got {thought[:80]!r}")
     return text
-
-
-def _is_read_as(text: str, thought: str, wanted: tuple[Action, ...]) -> bool:
-    try:
-        return parse_response(text) == ParsedResponse(thought, wanted)
-    except ActionParseError:
-        return False
 
 
 def _read(text: str) -> ParsedResponse:
@@ -172,8 +169,7 @@ def _action(call: Call) -> Action:
     return action
 
 
-@dataclass(frozen=True, slots=True)
-class _Arguments:
+class _Arguments(NamedTuple):
     """The arguments of one call, by their canonical names."""
 
     action: str
@@ -222,24 +218,14 @@ def _scroll(arguments: _Arguments) -> Action:
 def _hotkey(arguments: _Arguments) -> Action:
     text = arguments.filled("key")
     check_length(text, "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
-    keys = [_known_key(name) for name in split_keys(text)]
-    if len(keys) > 1:  # "Ctrl C" names the key C and does not mean ctrl+shift+c
-        keys = [key.lower() for key in keys]
-    return actions.Hotkey(tuple(keys))
-
-
-def _known_key(name: str) -> str:
-    key = canonical_key(name)
-    if key is None:
-        refuse(ParseErrorKind.BAD_ARGUMENT, f"unknown key {name[:40]!r}")
-    return key
+    return read_hotkey(split_keys(text))
 
 
 def _keyed(kind: Callable[[str], Action], arguments: _Arguments) -> Action:
     text = arguments.filled("key")
     check_length(text, "key", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
     names = split_keys(text)
-    return kind(_known_key(names[0] if len(names) == 1 else text.strip()))
+    return kind(read_key(names[0] if len(names) == 1 else text.strip()))
 
 
 def _finished(arguments: _Arguments) -> Action:
@@ -272,8 +258,7 @@ _INTEGER = re.compile(rf"-?(?:0|[1-9][0-9]{{0,{INTEGER_DIGITS - 1}}})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """The way to build one action, and the arguments that it takes; None: any, by the names that they are given."""
 
     build: Callable[[_Arguments], Action]

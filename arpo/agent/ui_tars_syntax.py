@@ -100,13 +100,10 @@ _ADVICE = "write quotes in a text as \\' or \\\""
 
 
 def read_calls(text: str, grammar: Grammar) -> list[Call]:
-    """Return the calls in a text, one a line or separated by blank lines, in linear time.
+    """Return the calls behind `Action:`, one a line or separated by blank lines, in linear time.
 
-    A call may lack its last bracket where nothing else stands on the line: the authors' parser adds it.
-
-    Args:
-        text: What follows `Action:`. A comment (`# …`, as in the prompt) may follow a call.
-        grammar: The names that may stand in it.
+    A comment (`# …`, as in the prompt) may follow a call, and a call may lack its last bracket where nothing else
+    stands on the line: the authors' parser adds it.
     """
     return _Reader(text, grammar).calls()
 
@@ -208,41 +205,32 @@ class _Reader:
         start = self._at
         if self._strict:
             self._typed_in.add(self._text[start])
-            end = self._first_quote(start)
+            end = self._closing_quote(start)
         elif argument in self._grammar.texts:
             end = _TypedText(self._text, start, self._grammar.actions).end()
             self._typed_in.add(self._text[start])
         else:
-            end = self._quote_before_the_rest(start)
+            end = self._closing_quote(start)
         self._at = end + 1
         return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[0]), self._text[start + 1 : end])
 
-    def _first_quote(self, start: int) -> int:
-        """Return the end of a string in which quotes are escaped; more of it, such as behind `it`s, is refused."""
-        quote = self._text[start]
+    def _closing_quote(self, start: int) -> int:
+        """Return the end of a string that is no text to type: the first quote behind which the call can go on.
+
+        In a strict call quotes are escaped, and more of a string, such as behind `it`s, is refused.
+        """
+        quote, goes_on = self._text[start], _GOES_ON_STRICTLY if self._strict else _GOES_ON
         for found in _QUOTE_OR_ESCAPE.finditer(self._text, start + 1):
-            if found[0] == quote:
-                if _GOES_ON_STRICTLY.match(self._text, found.end()):
-                    return found.start()
+            if found[0] != quote:
+                continue
+            if goes_on.match(self._text, found.end()):
+                return found.start()
+            before = self._text[max(start + 1, found.start() - 60) : found.start()].rstrip()
+            opening = _OPENING.search(before) if before.endswith("=") else None
+            if self._strict or (opening and opening[1] in self._grammar.actions):  # such as `click(start_box='`
                 break
-        self._fail(f"the string that starts with {self._text[start : start + 21]!r} has no end, or a bare quote")
-
-    def _quote_before_the_rest(self, start: int) -> int:
-        """Return the end of a string that is no text to type: the first quote behind which the call can go on."""
-        quote = self._text[start]
-        for found in _QUOTE_OR_ESCAPE.finditer(self._text, start + 1):
-            if found[0] == quote:
-                if _GOES_ON.match(self._text, found.end()):
-                    return found.start()
-                if self._opens_another_call(start + 1, found.start()):
-                    break
-        self._fail(f"the string that starts with {self._text[start : start + 21]!r} has no end")
-
-    def _opens_another_call(self, start: int, at: int) -> bool:
-        """Return whether the quote at a position opens the first argument of a known action: `click(start_box='`."""
-        before = self._text[max(start, at - 60) : at].rstrip()
-        opening = _OPENING.search(before) if before.endswith("=") else None
-        return opening is not None and opening[1] in self._grammar.actions
+        problem = "has no end, or a bare quote" if self._strict else "has no end"
+        self._fail(f"the string that starts with {self._text[start : start + 21]!r} {problem}")
 
     def _bracketed(self) -> str:
         """Read a position in brackets, unquoted."""
@@ -307,10 +295,7 @@ def _check_comments(comments: str, quotes: Set[str]) -> None:
 class _TypedText:
     """A text whose parts are read from left to right, in linear time, and what is known of it so far.
 
-    Args:
-        text: What follows `Action:`.
-        start: Where the opening quote stands.
-        actions: The known actions, by which the beginning of another call is recognized.
+    It begins with a quote at `start`; by the known `actions`, the beginning of another call is recognized.
     """
 
     def __init__(self, text: str, start: int, actions: Set[str]) -> None:
@@ -341,11 +326,13 @@ class _TypedText:
         """Return whether a bare quote ends the text; `escaped` where it is the first one."""
         if self._opens_an_argument(at):
             raise self._error(f"runs into another call or argument at {self._text[at : at + 20]!r}")
-        if escaped:
-            self._check_not_an_argument(at)
-        elif self._brackets and (self._quotes - self._brackets[-1]) % 2:
+        position_follows = _POSITION_FOLLOWS.match(self._text, at + 1) is not None
+        if escaped and not position_follows and _ARGUMENT_FOLLOWS.match(self._text, at + 1):
+            message = f"may end before {self._text[at : at + 20]!r} or hold it; {_ADVICE}"
+            raise self._error(message, ParseErrorKind.BAD_ARGUMENT)
+        if not escaped and self._brackets and (self._quotes - self._brackets[-1]) % 2:
             return False
-        if _POSITION_FOLLOWS.match(self._text, at + 1):
+        if position_follows:
             return True
         if self._is_balanced() and _BARE_VALUE_FOLLOWS.match(self._text, at + 1):
             return True
@@ -362,12 +349,6 @@ class _TypedText:
         before = self._text[max(self._start + 1, at - _LOOK_BACK) : at].rstrip()
         opened = _OPENED_ARGUMENT.search(before) if before.endswith("=") else None
         return opened is not None and (opened[1] in self._actions or (bool(opened[2]) and not self._brackets))
-
-    def _check_not_an_argument(self, at: int) -> None:
-        if _ARGUMENT_FOLLOWS.match(self._text, at + 1) and not _POSITION_FOLLOWS.match(self._text, at + 1):
-            rest = self._text[at : at + 20]
-            message = f"may end before {rest!r} or hold it; {_ADVICE}"
-            raise self._error(message, ParseErrorKind.BAD_ARGUMENT)
 
     def _only_calls_follow(self, at: int) -> bool:
         if at >= self._looked_to:  # comments may hold quotes: what was looked over is not looked over again

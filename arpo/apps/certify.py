@@ -34,49 +34,43 @@ FIRST_SEED = 2_000_000
 """Of instances that are neither trained on nor judged."""
 
 
-class RetryingDesktop:
-    """A desktop that scripts are played on, and that a new one replaces where it fails."""
+def certificates(
+    scripted: Sequence[tuple[Task, Scripts]], make_env: Callable[[], RealDesktop], *, repeats: int
+) -> Generator[dict[str, Any] | ArpoError]:
+    """Yield the certificate of each task, or the reason why it has none, and show how far that is.
 
-    def __init__(self, make_env: Callable[[], RealDesktop]) -> None:
-        self._make_env = make_env
-        self._env = make_env()
+    A script that a desktop fails in is played again on a new one.
+    """
+    progress, env = Line([]), make_env()
 
     @tenacity.retry(
         retry=tenacity.retry_if_exception_type(EnvError), stop=tenacity.stop_after_attempt(ATTEMPTS), reraise=True
     )
-    def play(self, task: Task, script: Script) -> float:
-        """Set a task up, perform a script and return the score; where the desktop fails, again on a new one."""
+    def patiently(task: Task, script: Script) -> float:
+        nonlocal env
         try:
-            return play(self._env, task, script)
+            return play(env, task, script)
         except EnvError as error:
             log.warning("%s: %s; a new desktop starts", task.id, error)
-            self._env.close()
-            self._env = self._make_env()
+            env.close()
+            env = make_env()
             raise
 
-    def close(self) -> None:
-        """Remove the desktop."""
-        self._env.close()
-
-
-def certificates(
-    scripted: Sequence[tuple[Task, Scripts]], make_env: Callable[[], RealDesktop], *, repeats: int
-) -> Generator[dict[str, Any] | ArpoError]:
-    """Yield the certificate of each task, or the reason why it has none, and show how far that is."""
-    progress = Line([])
-
-    with closing(RetryingDesktop(make_env)) as desktop, showing(lambda: progress):
-        for done, (task, scripts) in enumerate(scripted):
-            progress = Line([f"{done} of {len(scripted)} tasks", task.id], done / len(scripted))
-            try:
-                yield certify(desktop.play, task, scripts, repeats=repeats)
-            except ArpoError as error:
-                yield error
+    try:
+        with showing(lambda: progress):
+            for done, (task, scripts) in enumerate(scripted):
+                progress = Line([f"{done} of {len(scripted)} tasks", task.id], done / len(scripted))
+                try:
+                    yield certify(patiently, task, scripts, repeats=repeats)
+                except ArpoError as error:
+                    yield error
+    finally:
+        env.close()
 
 
 def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
     """Return the scripts of a task, and its certificate if it has one; empty where there is neither."""
-    path = _path(task, root)
+    path = root / task.domain / f"{task.id}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
@@ -105,15 +99,11 @@ def certify_each(
         if isinstance(found, ArpoError):
             log.error("%s (%s): %s", task.id, task.domain, found)
             continue
-        _write(_path(task, root), {**record, "certificate": found})
+        _write(root / task.domain / f"{task.id}.json", {**record, "certificate": found})
         certified += holds(found)
         log.info("%s (%s) is %scertified", task.id, task.domain, "" if holds(found) else "NOT ")
     log.info("%d of %d tasks are certified", certified, len(scripted))
     return 0 if certified == len(scripted) else 1
-
-
-def _path(task: Task, root: Path) -> Path:
-    return root / task.domain / f"{task.id}.json"
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
@@ -132,12 +122,7 @@ def certify_templates(
 ) -> int:
     """Play instances of templates, write down how many of each are sound, and return 1 where not all are, else 0.
 
-    Args:
-        names: Of templates or applications, or `all`.
-        make_env: Starts a desktop that has their applications.
-        instances: Of each template, from `first_seed` on.
-        first_seed: Of the instances.
-        path: The file of the certificates; it keeps those of other templates.
+    The names are of templates or applications, or `all`; the file keeps the certificates of other templates.
     """
     templates = list({template.name: template for name in names for template in named(name)}.values())
     seeds = range(first_seed, first_seed + instances)

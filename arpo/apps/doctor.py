@@ -44,9 +44,7 @@ class Finding:
 
     name: str
     good: bool
-    """Whether there is nothing to mend."""
     said: str
-    """The fact itself, for the table."""
     remedy: str = ""
     needed: bool = True
     """Whether the desktops of `env=desktop` need it."""

@@ -25,13 +25,8 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m arpo merge", description="Write the weighted mean of policies.")
-    made.add_argument(
-        "policies",
-        nargs="+",
-        type=_share,
-        metavar="POLICY=WEIGHT",
-        help="the folder of a policy and its weight, such as outputs/a/policy=0.5; weights add up to 1",
-    )
+    policies = "the folder of a policy and its weight, such as outputs/a/policy=0.5; weights add up to 1"
+    made.add_argument("policies", nargs="+", type=_share, metavar="POLICY=WEIGHT", help=policies)
     made.add_argument("--to", type=Path, required=True, help="the folder to write")
     return made
 

@@ -165,9 +165,8 @@ class Downloads:
 
     def line(self) -> Line:
         """Return the progress of this moment."""
-        return Line(
-            [f"{self.done} of {self.files} files", f"{self._bytes / 2**20:.1f} MiB"], self.done / max(1, self.files)
-        )
+        parts = [f"{self.done} of {self.files} files", f"{self._bytes / 2**20:.1f} MiB"]
+        return Line(parts, self.done / max(1, self.files))
 
 
 def fetch(tasks: Sequence[Task], root: Path) -> int:
@@ -178,9 +177,8 @@ def fetch(tasks: Sequence[Task], root: Path) -> int:
     cache = FileCache(root, progress.add)
     try:
         with showing(progress.line), ThreadPoolExecutor(AT_ONCE) as threads:
-            futures = {
-                threads.submit(cache.fetch, url, task.id, name): i for i, (task, url, name) in enumerate(wanted)
-            }
+            tries = (threads.submit(cache.fetch, url, task.id, name) for task, url, name in wanted)
+            futures = {future: index for index, future in enumerate(tries)}
             try:
                 for future in as_completed(futures):
                     progress.done += 1

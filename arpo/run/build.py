@@ -118,6 +118,11 @@ def rolls_out(cfg: DictConfig) -> bool:
     return "sampler" in cfg.datamodule
 
 
+def engine_key(cfg: DictConfig) -> str:
+    """Return the key of the engine itself, which a fleet has inside."""
+    return "engine.make_engine" if "make_engine" in cfg.engine else "engine"
+
+
 def engines_sleep(cfg: DictConfig) -> bool:
     """Return whether engines share the trainer's GPUs, and sleep while it works."""
     return bool(OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False))

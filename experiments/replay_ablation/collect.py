@@ -32,7 +32,7 @@ from experiments.study import (  # noqa: E402
 ARMS = (Arm("GRPO", "replay_ablation", ("replay=off",)), Arm("ARPO", "replay_ablation", ("replay=on",)))
 FINAL_SUCCESS = Measure("final_success", f"success at the end (last {FINAL} iterations)", of.final(SUCCESS))
 MEASURES = (
-    Measure("first_success", "success before training (first iteration)", of.first(SUCCESS)),
+    Measure("first_success", "success before training (first iteration)", of.first_success),
     FINAL_SUCCESS,
     Measure("evaluated_success", "success in the evaluation after it", of.evaluated("in_domain")),
     Measure("all_failed", "all-failed groups, whole run", of.mean_of("group/all_failed")),

@@ -65,6 +65,13 @@ EACH: tuple[tuple[dict[str, object], Action], ...] = (
     ({"action": "left_click", "coordinate": "(5, 6)"}, Click(5, 6)),
     ({"action": " left_click ", "coordinate": [5, 6]}, Click(5, 6)),
     ({"action": "key", "keys": [1]}, Hotkey(("1",))),
+    ({"action": "right_click", "coordinate": [0, 999.5]}, Click(0, 999.5, button="right")),
+    ({"action": "hscroll", "pixels": 1}, Scroll("right")),
+    ({"action": "key", "keys": ["ctrl", "Page_Down"]}, Hotkey(("ctrl", "pagedown"))),
+    ({"action": "key", "keys": ["Ctrl", "C"]}, Hotkey(("ctrl", "c"))),
+    ({"action": "key", "keys": ["A"]}, Hotkey(("A",))),
+    ({"action": "type", "text": "it's </tool_call>\n"}, TypeText("it's </tool_call>\n")),
+    ({"action": "wait", "time": 2.5}, Wait()),
 )
 """Each action of the tool, and arguments as models give them: both grammars of calls write these."""
 

@@ -24,7 +24,6 @@ texts = st.one_of(
         )
     ).map("".join),
 )
-thoughts = texts
 
 pointed = st.one_of(
     [

@@ -1,14 +1,11 @@
 """Qwen3.5's tool calls: each value as it stands, each malformed answer by name, and the prompt."""
 
-import json
-
 import pytest
 
 from arpo.agent import actions
 from arpo.agent.computer_use_xml import parse_response, render_response
 from arpo.agent.functions import Function
 from arpo.agent.grammar import GRAMMARS
-from arpo.agent.prompt import Prompt
 from arpo.agent.response import ParseErrorKind
 from arpo.errors import ActionParseError
 
@@ -25,13 +22,9 @@ def use(action: str, *parameters: tuple[str, str]) -> str:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (use("left_click", ("coordinate", "[500, 250]")), [actions.Click(500, 250)]),
-        (use("key", ("keys", '["ctrl", "c"]')), [actions.Hotkey(("ctrl", "c"))]),
         (use("scroll", ("pixels", "-100")), [actions.Scroll("down")]),
         (use("type", ("text", '[1] "a"\n\n</tool_call> & <b>')), [actions.TypeText('[1] "a"\n\n</tool_call> & <b>')]),
         (use("type", ("text", "\n5\n")), [actions.TypeText("\n5\n")]),
-        (use("type", ("text", "")), [actions.TypeText("")]),
-        (use("terminate", ("status", "failure")), [actions.Fail()]),
         (
             use("mouse_move", ("coordinate", "[1, 2]")) + "\n" + use("left_click_drag", ("coordinate", "[3, 4]")),
             [actions.Drag(1, 2, 3, 4)],
@@ -65,14 +58,8 @@ LEFT = use("left_click", ("coordinate", "[1, 2]"))
         (use("key", ("keys", "ctrl+nokey")), ParseErrorKind.BAD_ARGUMENT, "unknown key"),
         (use("key", ("keys", "a" * 101)), ParseErrorKind.BAD_ARGUMENT, "101 characters"),
         (use("left_click", ("coordinate", "[NaN, 1]")), ParseErrorKind.BAD_BOX, "'NaN' for a number"),
-        (use("left_click", ("coordinate", "[1]")), ParseErrorKind.BAD_BOX, r"is not \(x,y\)"),
         (use("scroll", ("pixels", "1e9999")), ParseErrorKind.BAD_ARGUMENT, "pixels must be a number"),
-        (use("scroll", ("pixels", "down")), ParseErrorKind.BAD_ARGUMENT, "pixels must be a number"),
         (use("left_click", *[("coordinate", "[1, 2]")] * 2), ParseErrorKind.BAD_ARGUMENT, "coordinate twice"),
-        (use("left_click", ("text", "a")), ParseErrorKind.BAD_ARGUMENT, "left_click takes no text"),
-        (use("left_click", ("coordinte", "[1, 2]")), ParseErrorKind.BAD_ARGUMENT, "left_click takes no coordinte"),
-        (use("long_click"), ParseErrorKind.UNKNOWN_ACTION, "unknown action 'long_click'"),
-        (call(("coordinate", "[1, 2]")), ParseErrorKind.MISSING_ARGUMENT, "needs an action"),
         (
             LEFT.replace("</parameter>\n", "", 1),
             ParseErrorKind.BAD_SYNTAX,
@@ -86,7 +73,6 @@ LEFT = use("left_click", ("coordinate", "[1, 2]"))
         (LEFT.replace("=computer_use", ""), ParseErrorKind.BAD_SYNTAX, "expected <function=name>"),
         (LEFT + "</tool_call>", ParseErrorKind.BAD_SYNTAX, "or none, got '</tool_call>'"),
         (LEFT + LEFT.replace("<function", "<functon"), ParseErrorKind.BAD_SYNTAX, "expected <function=name>"),
-        ("I wait.", ParseErrorKind.NO_ACTION, "has no <tool_call>"),
         ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', ParseErrorKind.BAD_SYNTAX, "<function=name>"),
     ],
 )
@@ -120,14 +106,3 @@ def test_a_text_that_holds_a_tag_of_a_value_has_no_words():
         render_response(actions.TypeText("</parameter>"))
     with pytest.raises(ValueError, match="thought must not hold"):
         render_response(actions.Wait(), "<tool_call>")
-
-
-def test_the_prompt_lists_the_tools_of_the_other_grammar_and_says_how_they_are_called():
-    press = Function("app.press", {"label": "str"}, "Presses a button.")
-    prompt = Prompt.computer_use_xml([press])
-    signatures = prompt.system.split("<tools>\n")[1].split("\n</tools>")[0]
-    assert signatures == Prompt.computer_use([press]).system.split("<tools>\n")[1].split("\n</tools>")[0]
-    assert [json.loads(line)["function"]["name"] for line in signatures.splitlines()] == ["computer_use", "app.press"]
-    assert prompt.system.startswith("# Tools\n\nYou have access to the following functions:\n\n<tools>\n{")
-    assert prompt.system.endswith("</IMPORTANT>")
-    assert prompt.grammar == "computer_use_xml"

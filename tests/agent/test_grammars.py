@@ -1,113 +1,72 @@
 """The contract of every grammar: action to text and back, and of any text actions or a typed error."""
 
 import random
+import re
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from arpo.agent import actions
 from arpo.agent.actions import CoordinateFrame
+from arpo.agent.computer_use import calls_of
 from arpo.agent.functions import Function
-from arpo.agent.grammar import GRAMMARS, thought_of
+from arpo.agent.grammar import GRAMMARS, GrammarName, thought_of
 from arpo.agent.prompt import Prompt
 from arpo.agent.pyautogui import to_pyautogui
 from arpo.agent.response import ParseErrorKind
+from arpo.agent.ui_tars import parse_action
 from arpo.errors import ActionParseError, ConfigError, TaskFormatError
+from tests.agent.corpus import CORPUS, EACH
 from tests.agent.strategies import any_action, calls, plain_text
 
 FRAME = CoordinateFrame(1920, 1080, 1000, 1000)
 FRAGMENTS = [
-    *'{}[]":,\\ \n\t.0123456789-+eE\x00é你🐢', "<tool_call>", "</tool_call>", "<tool_call>\n", "null", "true",
-    "NaN", "Infinity", "1e999", "\\ud800", "\\u0000", '"action"', '"coordinate"', '"keys": ["ctrl"', "computer_use",
-    '"name"', '"arguments": {', "Action: ", "click(start_box='(1,2)')", "</think>", "9" * 50,
-    "<function=computer_use>", "</function>", "<parameter=action>", "</parameter>", "<parameter=keys>", "['ctrl'",
+    *"{}[]()\":,'\\=<>#\n\r\t +-.;0123456789eE_%\x00\x1b\u2028é你🐢\ud800",
+    "<tool_call>", "</tool_call>", "null", "true", "NaN", "Infinity", "1e999", "\\ud800", '"action"', '"coordinate"',
+    '"keys": ["ctrl"', "computer_use", '"name"', '"arguments": {', "Action: ", "click(start_box='(1,2)')", "</think>",
+    "9" * 50, "<function=computer_use>", "</function>", "<parameter=action>", "</parameter>", "<parameter=keys>",
+    "['ctrl'", "<|box_start|>", "<|box_end|>", "<point>", "Thought:", "\nAction: ", "Action_Summary:", "start_box=",
+    "content='", "')", "key='", "direction=", "__import__('os')", "\\x41", "\n\n", "+-+-", "') #", "')\n",
+    "', point='(1,2)", "', b='", "Action：", "```", "wait(", "type(content='it's\n", "hotkey(key='", "press()",
+    "call(a=",
 ]  # fmt: skip
 
 
-UI_TARS_CALLS = [
-    "click(start_box='(966,546)')",
-    "left_double(start_box='<|box_start|>(1,2)<|box_end|>')",
-    "right_single(point='<point>3 4</point>')",
-    "hover(start_box=[5, 6])",
-    "drag(start_box='(1,2)', end_box='(3,4,5,6)')",
-    "scroll(start_box='(1,2)', direction='left')",
-    "hotkey(key='ctrl+shift+t')",
-    "press(key='enter')",
-    "keydown(key='shift')",
-    "keyup(key='a')",
-    "type(content='it\\'s \"so\"\\n')",
-    'type(content="żółw\n\n你好")',
-    "wait() # a moment",
-    "finished(content='done')",
-    "call_user()",
-    "error_env()",
-    "type(content='print('a')  # note')",
-    "type(content='df.to_csv('a.csv', index=False)\n')",
-    "type(text='it's', start_box='(1,2)')",
-    "wait(time=2)",
-    "release(key='ctrl+ page down')",
-    "click(start_box='（１，２')",
-    "call(function='files.write', path='a', text='it\\'s', n=-3, all=true)",
-]
-UI_TARS_FRAGMENTS = [
-    *"()[]{}'\"\\,=<>#\n\r\t +-.:;0123456789eE_%\x00\x1b\u2028é你🐢\ud800",
-    "nan", "inf", "1e999", "-0", "<|box_start|>", "<|box_end|>", "<point>", "</point>", "<|im_end|>", "Thought:",
-    "Action:", "\nAction: ", "Reflection:", "Action_Summary:", "start_box=", "end_box=", "content='", "')", "key='",
-    "direction=", "__import__('os')", "lambda: 0", "\\x41", "\\N{DASH}", "'''", '"""', "\n\n", "ctrl", "+-+-",
-    "9" * 50, "')", "') #", "')\n", "', point='(1,2)", "', b='", "Action：", "</Output>", "```", "wait(",
-]  # fmt: skip
+ANSWERS = {name: [text for grammar, text, *_ in CORPUS if grammar == name] for name in GRAMMARS}
 
 
-def mutated(text: str, rng: random.Random) -> str:
+def sampled(grammar: GrammarName, rng: random.Random) -> str:
+    """Answers of a grammar, often with some characters and fragments put in, taken out, turned or cut."""
+    rows = ANSWERS[grammar]
+    if rng.random() < 0.1:
+        return "".join(rng.choices(FRAGMENTS + rows, k=rng.randint(0, 30)))
+    text = rng.choice(("\n", "\n\n", " ")).join(rng.choices(rows, k=rng.choice((1, 1, 1, 2))))
     for _ in range(rng.choice((0, 1, 1, 2, 4))):
         at = rng.randrange(len(text) + 1)
         match rng.randrange(4):
             case 0:
-                text = text[:at] + rng.choice(UI_TARS_FRAGMENTS) + text[at:]
+                text = text[:at] + rng.choice(FRAGMENTS) + text[at:]
             case 1:
                 text = text[:at] + text[at + rng.randint(1, 5) :]
             case 2:
                 text = text[:at] + text[at + 1 : at + 10][::-1] + text[at + 10 :]
-            case 3:
+            case _:
                 text = text[:at]
     return text
 
 
-def of_ui_tars(rng: random.Random) -> str:
-    """An answer of UI-TARS, and often a broken one."""
-    if rng.random() < 0.2:
-        return "".join(rng.choices(UI_TARS_FRAGMENTS + UI_TARS_CALLS, k=rng.randint(0, 30)))
-    header = rng.choice(("", "Thought: I click.\n", "Reflection: no. Action_Summary: yes. ", "Action_Summary: so\n"))
-    separator = rng.choice(("\n\n", "\n", "; ", " "))
-    return mutated(f"{header}Action: {separator.join(rng.choices(UI_TARS_CALLS, k=rng.choice((1, 1, 1, 2, 3))))}", rng)
-
-
-def sampled(rng: random.Random) -> str:
-    """A response of any grammar, with some characters and fragments put in, taken out or turned."""
-    kinds = [
-        actions.Click(1, 2), actions.Drag(1, 2, 3, 4), actions.Scroll("up", 5, 6), actions.Hotkey(("ctrl", "c")),
-        actions.TypeText("it's \"so\"\n</tool_call>"), actions.Wait(), actions.Finished("done"), actions.Fail(),
-        actions.Call("f", {"a": 1}),
-    ]  # fmt: skip
-    write = rng.choice(list(GRAMMARS.values())).render
-    text = "\n".join(write(rng.choice(kinds), rng.choice(("", "I see."))) for _ in range(rng.choice((1, 1, 2))))
-    for _ in range(rng.choice((0, 1, 1, 2, 4))):
-        at = rng.randrange(len(text) + 1)
-        cut = rng.choice((0, 0, 1, 5, len(text)))
-        text = text[:at] + rng.choice(["", *FRAGMENTS]) + text[at + cut :]
-    return text
-
-
 @pytest.mark.parametrize(
-    ("name", "write", "count"), [("ui_tars", of_ui_tars, 20_000), *((name, sampled, 5_000) for name in GRAMMARS)]
+    ("name", "count"), [("ui_tars", 20_000), ("computer_use", 5_000), ("computer_use_xml", 5_000)]
 )
-def test_whatever_a_model_writes_is_actions_or_a_typed_error(name, write, count):
+def test_whatever_a_model_writes_is_actions_or_a_typed_error(name, count):
     rng, outcomes = random.Random(20261127), Counter[str]()
     for _ in range(count):
         try:
-            found = GRAMMARS[name].parse(write(rng)).actions
+            found = GRAMMARS[name].parse(sampled(name, rng)).actions
         except ActionParseError as error:
             outcomes[ParseErrorKind(error.kind)] += 1
             continue
@@ -119,7 +78,7 @@ def test_whatever_a_model_writes_is_actions_or_a_typed_error(name, write, count)
                 compile(to_pyautogui(FRAME.to_screen(action)), "guest", "exec")
     assert outcomes["actions"] > count // 20
     assert len(outcomes) >= 6
-    if write is of_ui_tars:  # every kind but the one that a million characters need
+    if name == "ui_tars":  # every kind but the one that a million characters need
         assert outcomes["actions"] > count // 5
         assert set(outcomes) == {"actions", *ParseErrorKind} - {ParseErrorKind.TOO_LONG}
 
@@ -161,8 +120,111 @@ def test_an_expert_s_answer_that_a_grammar_has_no_words_for_is_named(action):
 def test_a_thought_is_found_in_whichever_grammar_it_stands(name):
     assert thought_of(GRAMMARS[name].render(actions.Click(1, 2), "I see.")) == "I see."
     assert thought_of("No action at all.") == ""
-
-
-def test_a_prompt_of_an_unknown_grammar_is_refused():
     with pytest.raises(ConfigError, match=r"grammar must be 'ui_tars', .*, got 'xml'"):
         Prompt("", "{instruction}", grammar="xml")  # type: ignore[arg-type]
+
+
+# --- answers as models write them: read rightly; and with a slip in them, an error or the same ---
+
+EDITS = 2_000
+SCAFFOLD = re.compile(
+    r"</?tool_call>|</?think>|</?function|</?parameter|=(?:computer_use|action|coordinate|text|keys|pixels|status|time)\b"
+    r"|[\"'](?:name|arguments|action|coordinate|text|keys|pixels|status|time)[\"']:|[{}]|\], |Action: |start_box="
+    r"|end_box=|(?<=type\()content=|key=|direction=|(?<=\w)\((?=\w+=)"
+)
+"""What stands around values: a slip in a value is another value, and no reader can know."""
+
+
+def test_the_corpus_is_large_enough_and_has_a_source_for_each_row():
+    count = Counter(grammar for grammar, *_ in CORPUS)
+    assert sum(count.values()) >= 150
+    assert min(count.values()) >= 40
+    assert len({(grammar, text) for grammar, text, *_ in CORPUS}) == len(CORPUS)
+
+
+@pytest.mark.parametrize(("grammar", "text", "meant", "source"), CORPUS)
+def test_an_answer_is_read_as_its_source_says(grammar, text, meant, source):
+    assert GRAMMARS[grammar].parse(text).actions == meant, source
+    for action in meant:  # and can be recorded
+        assert parse_action(action.describe()) == action
+
+
+def slip(text: str, rng: random.Random) -> str:
+    """The text with one piece of its frame hurt, lost, doubled, or with something put into it; or cut within one."""
+    piece = rng.choice(list(SCAFFOLD.finditer(text)))
+    start, end = piece.span()
+    middle = rng.randrange(start, end) if end - start < 2 else rng.randrange(start + 1, end)
+    whole = text.count("<function=") + text.count('"name"') > 1  # cut behind a whole call, it would be that call
+    match rng.randrange(5 if whole else 6):
+        case 0:
+            return text[:middle] + text[middle + 1 :]
+        case 1:
+            return text[:start] + text[end:]
+        case 2:
+            return text[:end] + piece[0] + text[end:]
+        case 3:
+            return text[:middle] + text[middle : middle + 2][::-1] + text[middle + 2 :]
+        case 4:
+            return text[:middle] + rng.choice(">{}[]\"':=/x \n") + text[middle:]
+        case _:
+            return text[:middle]
+
+
+def is_odd(text: str, meant: tuple[actions.Action, ...]) -> bool:
+    """Whether a typed text may hold what stands around it, or a function of any name is called."""
+    return ("type(" in text and "start_box" in text) or any(
+        isinstance(action, actions.Call) or (isinstance(action, actions.TypeText) and "<" in action.text)
+        for action in meant
+    )
+
+
+def test_a_slip_gives_an_error_or_the_same_actions():
+    rng, outcomes = random.Random(20261129), Counter[str]()
+    framed = [row for row in CORPUS if SCAFFOLD.search(row[1]) and not is_odd(*row[1:3])]
+    for _ in range(EDITS):
+        grammar, text, meant, _ = rng.choice(framed)
+        changed = slip(text, rng)
+        try:
+            found = GRAMMARS[grammar].parse(changed).actions
+        except ActionParseError as error:
+            outcomes[ParseErrorKind(error.kind)] += 1
+            continue
+        outcomes["same"] += 1
+        assert found == meant, (grammar, changed)
+    assert outcomes["same"] > EDITS // 20
+    assert len(outcomes) >= 5
+
+
+QWEN3_VL = (
+    "{%- set said = messages[0] -%}{{ said.content }}{%- for call in said.tool_calls -%}"
+    "{%- if said.content or not loop.first %}{{ '\\n' }}{% endif -%}"
+    '{{ \'<tool_call>\\n{"name": "\' + call.name + \'", "arguments": \' }}{{ call.arguments | tojson }}'
+    "{{ '}\\n</tool_call>' }}{%- endfor -%}"
+)
+"""Written after what the published template does with the turn of an assistant, as the next one."""
+QWEN3_5 = (
+    "{%- set said = messages[0] -%}{{ said.content }}{%- for call in said.tool_calls -%}"
+    "{%- if loop.first and said.content %}{{ '\\n\\n' }}{% elif not loop.first %}{{ '\\n' }}{% endif -%}"
+    "{{ '<tool_call>\\n<function=' + call.name + '>\\n' }}{%- for name, value in call.arguments | items -%}"
+    "{{ '<parameter=' + name + '>\\n' }}"
+    "{%- if value is sequence and value is not string %}{{ value | tojson }}{% else %}{{ value | string }}{% endif -%}"
+    "{{ '\\n</parameter>\\n' }}{%- endfor -%}{{ '</function>\\n</tool_call>' }}{%- endfor -%}"
+)
+CALLS = actions.Call("mousepad.write", {"text": "42", "n": 3, "by": 0.5, "all": True, "path": 'it\'s "so" ✓'})
+TEMPLATES: list[tuple[GrammarName, str]] = [("computer_use", QWEN3_VL), ("computer_use_xml", QWEN3_5)]
+
+
+def rendered(template: str, thought: str, *said: actions.Action) -> str:
+    calls = [{"name": name, "arguments": dict(given)} for name, given in calls_of(*said)]
+    message: list[dict[str, Any]] = [{"role": "assistant", "content": thought, "tool_calls": calls}]
+    texts, _ = render_jinja_template(conversations=[message], chat_template=template)  # type: ignore[arg-type]
+    return str(texts[0])
+
+
+@pytest.mark.parametrize(("grammar", "template"), TEMPLATES)
+@pytest.mark.parametrize("thought", ["", "I see 报告."])
+def test_each_action_is_written_as_the_template_writes_it(grammar, template, thought):
+    for action in (CALLS, actions.Drag(1, 2, 3, 4), *(action for _, action in EACH)):
+        assert GRAMMARS[grammar].render(action, thought) == rendered(template, thought, action)
+    several = (actions.Click(1, 2.5), CALLS, actions.Finished())
+    assert GRAMMARS[grammar].render(several[0], thought, *several[1:]) == rendered(template, thought, *several)

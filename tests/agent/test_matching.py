@@ -67,19 +67,15 @@ def test_parts_that_agree(action, expert, match):
     assert compare(expert, action, tolerance=5) == match
 
 
-def test_golden_scores_of_ui_s1():
-    score = StepScore()
-    assert [score.of(match) for match in (ALL, ELSEWHERE, OTHERWISE, NOTHING)] == pytest.approx([1, 0.55, 0.55, 0.19])
-
-
-def test_scores_of_a_hybrid_and_of_two_verdicts():
-    hybrid = StepScore(format=0.1, kind=0.2, point=0.3, text=0.4, exact=0)
-    assert [hybrid.of(match) for match in (ALL, ELSEWHERE, OTHERWISE, NOTHING)] == pytest.approx([1, 0.7, 0.6, 0.1])
-    verdicts = StepScore(format=1, kind=0, exact=1)
-    assert [verdicts.of(match) for match in (ALL, ELSEWHERE, OTHERWISE, NOTHING)] == [2, 1, 1, 1]
-
-
-@pytest.mark.parametrize("name", ["format", "kind", "point", "text", "exact"])
-def test_a_weight_below_zero_is_refused(name):
-    with pytest.raises(ConfigError, match=name):
-        StepScore(**{name: -0.1})
+def test_golden_scores_of_ui_s1_of_a_hybrid_and_of_two_verdicts():
+    hybrid = {"format": 0.1, "kind": 0.2, "point": 0.3, "text": 0.4, "exact": 0}
+    for weights, scores in (
+        ({}, [1, 0.55, 0.55, 0.19]),
+        (hybrid, [1, 0.7, 0.6, 0.1]),
+        ({"format": 1, "kind": 0, "exact": 1}, [2, 1, 1, 1]),
+    ):
+        found = [StepScore(**weights).of(match) for match in (ALL, ELSEWHERE, OTHERWISE, NOTHING)]
+        assert found == pytest.approx(scores)
+    for name in hybrid:
+        with pytest.raises(ConfigError, match=name):
+            StepScore(**{name: -0.1})

@@ -3,7 +3,8 @@ import shutil
 import subprocess
 import sys
 import time
-from types import ModuleType
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -32,39 +33,18 @@ class FakeGuest:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, xdotool: bool) -> None:
         self.calls: list[tuple[object, ...]] = []
-        names = (
-            "click",
-            "doubleClick",
-            "moveTo",
-            "dragTo",
-            "scroll",
-            "hscroll",
-            "hotkey",
-            "press",
-            "keyDown",
-            "keyUp",
-            "write",
-        )
-        self._install(monkeypatch, "pyautogui", names)
-        self._install(monkeypatch, "pyperclip", ("copy",))
-        monkeypatch.setattr(
-            shutil, "which", lambda name: "/usr/bin/xdotool" if xdotool and name == "xdotool" else None
-        )
-        monkeypatch.setattr(subprocess, "run", lambda command, check: self.calls.append(("run", *command)))
-        monkeypatch.setattr(time, "sleep", lambda seconds: self.calls.append(("sleep", seconds)))
+        pointer = ("click", "doubleClick", "moveTo", "dragTo", "scroll", "hscroll")
+        keyboard = ("hotkey", "press", "keyDown", "keyUp", "write")
+        for module, names in {"pyautogui": (*pointer, *keyboard), "pyperclip": ("copy",)}.items():
+            functions = {name: partial(self.note, name) for name in names}
+            fake = SimpleNamespace(PAUSE=0.1, **functions)  # pyautogui's own
+            monkeypatch.setitem(sys.modules, module, fake)
+        monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if xdotool else None)
+        monkeypatch.setattr(subprocess, "run", lambda command, check: self.note("run", *command))
+        monkeypatch.setattr(time, "sleep", lambda seconds: self.note("sleep", seconds))
 
-    def _install(self, monkeypatch: pytest.MonkeyPatch, module_name: str, functions: tuple[str, ...]) -> None:
-        module = ModuleType(module_name)
-        module.PAUSE = 0.1  # type: ignore[attr-defined] # pyautogui's own
-        for name in functions:
-            setattr(module, name, self._recorder(name))
-        monkeypatch.setitem(sys.modules, module_name, module)
-
-    def _recorder(self, name: str):
-        def record(*args: object, **kwargs: object) -> None:
-            self.calls.append((name, *args, *kwargs.values()))
-
-        return record
+    def note(self, name: str, *args: object, **kwargs: object) -> None:
+        self.calls.append((name, *args, *kwargs.values()))
 
     def run(self, action) -> list[tuple[object, ...]]:
         self.calls.clear()
@@ -90,6 +70,8 @@ def guest(monkeypatch):
         (Drag(None, None, 3, 4), [("dragTo", 3, 4, 1.0, "left")]),
         (Scroll("up", 1, 2), [("scroll", 5, 1, 2)]),
         (Scroll("down"), [("scroll", -5)]),
+        (Scroll("up", 3, None), [("scroll", 5)]),  # without a whole position, where the pointer is
+        (Scroll("up", None, 4), [("scroll", 5)]),
         (Scroll("left", 1, 2), [("hscroll", -5, 1, 2)]),
         (Scroll("right"), [("hscroll", 5)]),
         (Hotkey(("ctrl", "c")), [("hotkey", "ctrl", "c")]),
@@ -108,7 +90,7 @@ def test_every_action_does_what_it_says(guest, action, calls):
     assert guest.run(action) == calls
 
 
-def test_text_is_typed_in_the_way_each_part_of_it_needs(guest):
+def test_text_is_typed_in_the_way_each_part_of_it_needs(guest, monkeypatch):
     assert guest.run(TypeText("a <b>\t'é'\r\n")) == [
         ("write", "a ", 0.1),
         ("hotkey", "shift", ","),
@@ -120,6 +102,10 @@ def test_text_is_typed_in_the_way_each_part_of_it_needs(guest):
         ("sleep", 0.5),
         ("press", "enter"),
     ]
+    assert guest.run(TypeText("x" * 399)) == [("write", "x" * 399, 0.1)]  # 39.9 s, and 0.1 s after the call
+    assert guest.run(TypeText("\x00\x1b\ud800")) == []  # no text
+    without_xdotool = FakeGuest(monkeypatch, xdotool=False)
+    assert without_xdotool.run(TypeText("你好")) == [("copy", "你好"), ("hotkey", "ctrl", "v"), ("sleep", 0.5)]
 
 
 def pauses_s(calls, between_calls_s):
@@ -142,19 +128,6 @@ def test_a_long_text_is_typed_whole_and_in_time(monkeypatch, text, xdotool):
     assert xdotool or typed == text.replace("<", "").replace("\n", "")
 
 
-def test_a_text_of_usual_length_is_typed_at_the_official_pace(guest):
-    assert guest.run(TypeText("x" * 399)) == [("write", "x" * 399, 0.1)]  # 39.9 s, and 0.1 s after the call
-
-
-def test_a_guest_without_xdotool_pastes(monkeypatch):
-    guest = FakeGuest(monkeypatch, xdotool=False)
-    assert guest.run(TypeText("你好")) == [("copy", "你好"), ("hotkey", "ctrl", "v"), ("sleep", 0.5)]
-
-
-def test_what_is_no_text_is_not_typed(guest):
-    assert guest.run(TypeText("\x00\x1b\ud800")) == []
-
-
 @given(strategies.any_action)
 def test_the_source_always_compiles_and_is_ascii(action):
     source = to_pyautogui(action)
@@ -166,8 +139,3 @@ def test_the_source_always_compiles_and_is_ascii(action):
 def test_what_cannot_be_done_is_refused(action):
     with pytest.raises(ValueError, match=r"must be finite|canonical"):
         to_pyautogui(action)
-
-
-@pytest.mark.parametrize("scroll", [Scroll("up"), Scroll("up", 3, None), Scroll("up", None, 4)])
-def test_a_scroll_without_a_whole_position_turns_where_the_pointer_is(scroll):
-    assert "pyautogui.scroll(5)\n" in to_pyautogui(scroll)

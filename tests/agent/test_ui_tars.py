@@ -19,17 +19,13 @@ from tests.agent.corpus import read
 
 DEFECTS = [
     ("press(key='enter')", Press("enter"), "an unbound local, so always a format error"),
-    ("scroll(start_box='(1,2)', direction='left')", Scroll("left", 1, 2), "does nothing"),
     ("drag(start_box='(1,2)')", "missing_argument", "does nothing"),
     ("click()", "missing_argument", "an error without a name"),
     ("hotkey(key='ctrl+z')", Hotkey(("ctrl", "z")), "is one key"),
-    ("hotkey(key='ctrl arrowleft')", Hotkey(("ctrl", "left")), "knows aliases of the whole value alone"),
     ("finish()", "unknown_action", "does nothing"),
-    ("foo(x='1')", "unknown_action", "does nothing"),
     ("__import__(name='os')", "unknown_action", "does nothing"),
     ("click(start_box='(1,2)'); import os", "bad_syntax", "is Python"),
     ("foo", "bad_syntax", "is Python"),
-    ("1 + 1", "bad_syntax", "is Python"),
     ("[click(start_box='(1,2)')]", "bad_syntax", "is Python"),
     ("click(start_box='(1,2)')\n\nfinished()", (Click(1, 2), Finished()), "ends, and does not click"),
     ("wait()\n\nerror_env()", (Wait(), Fail()), "ends, and does not wait"),
@@ -51,14 +47,6 @@ def test_no_defect_of_the_official_parser_is_here(call, expected, there):
         compile(to_pyautogui(expected), "guest", "exec")
 
 
-@pytest.mark.parametrize("thought", ["it is '''quoted'''", r"open C:\users\new", r"\x \N \u12", '"""'])
-def test_no_thought_can_spoil_the_source(thought):  # there: a SyntaxError in the guest, and the action is lost
-    (action,) = parse_response(f"Thought: {thought}\nAction: click(start_box='(1,2)')").actions
-    source = to_pyautogui(action)
-    assert thought not in source
-    compile(source, "guest", "exec")
-
-
 @pytest.mark.parametrize(
     ("text", "action"),
     [
@@ -78,117 +66,70 @@ def test_space_order_and_comments_change_nothing(text, action):
     assert read(f"Action: {text}") == action
 
 
-@pytest.mark.parametrize(
-    "box",
-    [
-        "'(10,20)'",
-        '"(10, 20)"',
-        "'<|box_start|>(10,20)<|box_end|>'",
-        "<|box_start|>(10,20)<|box_end|>",
-        "'[10,20]'",
-        "'10 20'",
-        "'10, 20'",
-        "'(10 20)'",
-        "'<point>10 20</point>'",
-        "<point>10 20</point>",
-        "(10,20)",
-        "[10, 20]",
-        "'(10.0,2e1)'",
-        "'(5,15,15,25)'",  # centre: ((5 + 15) / 2, (15 + 25) / 2)
-        "'<|box_start|>(5,15),(15,25)<|box_end|>'",
-        "'[[5, 15], [15, 25]]'",
-        "'<bbox>5 15 15 25</bbox>'",
-    ],
-)
+POSITIONS = """
+    '(10,20)' | "(10, 20)" | '<|box_start|>(10,20)<|box_end|>' | <|box_start|>(10,20)<|box_end|> | '[10,20]' | '10 20'
+    '10, 20' | '(10 20)' | '<point>10 20</point>' | <point>10 20</point> | (10,20) | [10, 20] | '(10.0,2e1)'
+    '(5,15,15,25)' | '<|box_start|>(5,15),(15,25)<|box_end|>' | '[[5, 15], [15, 25]]' | '<bbox>5 15 15 25</bbox>'
+"""
+"""Points, and boxes around them: ((5 + 15) / 2, (15 + 25) / 2)."""
+NO_POSITIONS = """
+    '(10)' | '(10,20,30)' | '(10,20,30,40,50)' | '(nan,20)' | '(inf,20)' | '(1e999,20)' | '(100001,20)' | '(1_0,20)'
+    '(\u0661,20)' | '(a,20)' | '(1-2,20)' | '(10,,20)' | '()' | '<|box_start|>(10,20)' | ((10,20),(30,40),(50,60))
+    [a] | <point></point> | '<point>100 200 300 400' | '100 200 300 400</point>'
+"""
+"""Among them an Arabic digit, which float() would take, and tags that hide how much of the text is the position."""
+
+
+def cells(table: str) -> list[str]:
+    return re.split(r" \| |\n +", table.strip())
+
+
+@pytest.mark.parametrize("box", cells(POSITIONS))
 def test_a_position_may_be_written_in_many_ways(box):
     assert parse_action(f"click(start_box={box})") == Click(10, 20)
     assert parse_action(f"click(point={box})") == Click(10, 20)
     assert parse_action(f"drag(start_point={box}, end_point={box})") == Drag(10, 20, 10, 20)
 
 
-@pytest.mark.parametrize(
-    "box",
-    [
-        "'(10)'",
-        "'(10,20,30)'",
-        "'(10,20,30,40,50)'",
-        "'(nan,20)'",
-        "'(inf,20)'",
-        "'(1e999,20)'",
-        "'(100001,20)'",
-        "'(1_0,20)'",
-        "'(\u0661,20)'",  # an Arabic digit, which float() would take
-        "'(a,20)'",
-        "'(1-2,20)'",
-        "'(10,,20)'",
-        "'()'",
-        "'<|box_start|>(10,20)'",
-        "'(" + "9" * 500 + ",20)'",
-        "((10,20),(30,40),(50,60))",
-        "[a]",
-        "<point></point>",
-        "'<point>100 200 300 400'",  # a tag that was not closed hides how much of the text is the position
-        "'100 200 300 400</point>'",
-    ],
-)
+@pytest.mark.parametrize("box", [*cells(NO_POSITIONS), f"'({'9' * 500},20)'"])
 def test_what_is_not_a_position_is_a_bad_box(box):
     assert read(f"Action: click(start_box={box})") == "bad_box"
 
 
-@pytest.mark.parametrize("separator", ["\n\n", "\n", "\r\n", "\n \n\t\n", " # then\n"])
-def test_a_response_may_hold_several_actions(separator):
-    calls = ["click(start_box='(1,2)')", "type(content='a\n\nb')", "wait()"]
-    parsed = parse_response("Thought: three\nAction: " + separator.join(calls))
-    assert parsed.actions == (Click(1, 2), TypeText("a\n\nb"), Wait())
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("", "empty"),
-        (" \n", "empty"),
-        ("x" * (MAX_CHARACTERS + 1), "too_long"),
-        ("Thought: I do not know.", "no_action"),
-        ("Action: # nothing", "no_action"),
-        ("Action: click", "bad_syntax"),
-        ("Action: I will click.", "bad_syntax"),
-        ("Action: click(start_box=1)", "bad_syntax"),
-        ("Action: click(start_box='(1,2)') wait()", "bad_syntax"),
-        ("Action: type(content='a') hotkey(key='enter')", "bad_syntax"),
-        ("Action: type(content='a)\nclick(start_box='(1,2)')", "bad_syntax"),
-        ("Action: wait()\nThat is all.", "bad_syntax"),
-        ("Action: a.click(start_box='(1,2)')", "bad_syntax"),
-        ("Action: scroll(start_box='(1,2)')", "missing_argument"),
-        ("Action: scroll(start_box='(1,2)', direction='')", "missing_argument"),
-        ("Action: type()", "missing_argument"),
-        ("Action: hotkey(key='')", "missing_argument"),
-        ("Action: press()", "missing_argument"),
-        ("Action: scroll(start_box='(1,2)', direction='sideways')", "bad_argument"),
-        ("Action: scroll(start_box='(1,2)', direction='down or up')", "bad_argument"),
-        ("Action: type(content=(1,2))", "bad_argument"),
-        ("Action: press(key='foo')", "bad_argument"),
-        ("Action: press(key='é')", "bad_argument"),
-        ("Action: hotkey(key='ctrl+foo')", "bad_argument"),
-        ("Action: hotkey(key='" + "a+" * 100 + "')", "bad_argument"),
-        ("Action: click(start_box='here')", "bad_box"),
+BAD_RESPONSES = {
+    "empty": [""],
+    "too_long": ["x" * (MAX_CHARACTERS + 1)],
+    "no_action": ["Thought: I do not know."],
+    "bad_syntax": [
+        "Action: I will click.", "Action: click(start_box=1)", "Action: click(start_box='(1,2)') wait()",
+        "Action: type(content='a') hotkey(key='enter')", "Action: type(content='a)\nclick(start_box='(1,2)')",
+        "Action: wait()\nThat is all.", "Action: a.click(start_box='(1,2)')",
     ],
-)
+    "missing_argument": ["Action: scroll(start_box='(1,2)')", "Action: type()", "Action: hotkey(key='')"],
+    "bad_argument": [
+        "Action: scroll(start_box='(1,2)', direction='sideways')", "Action: type(content=(1,2))",
+        "Action: press(key='é')", "Action: hotkey(key='" + "a+" * 100 + "')",
+    ],
+    "bad_box": ["Action: click(start_box='here')"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "kind"), [(text, kind) for kind, texts in BAD_RESPONSES.items() for text in texts])
 def test_a_bad_response_is_an_error_of_a_known_kind(text, kind):
     assert read(text) == kind
 
 
-def test_more_actions_than_allowed_are_refused_and_none_is_left_out():
-    two = "Action: wait()\nwait()"
-    assert GRAMMARS["ui_tars"].read(two, (), max_actions=2) == parse_response(two).actions == (Wait(), Wait())
-    with pytest.raises(ActionParseError, match="has 2 actions, more than max_actions=1") as caught:
-        GRAMMARS["ui_tars"].read(two, (), max_actions=1)
+@pytest.mark.parametrize("separator", ["\n\n", "\n", "\r\n", "\n \n\t\n", " # then\n"])
+def test_a_response_may_hold_as_many_actions_as_are_allowed_and_a_call_is_one(separator):
+    calls = separator.join(["click(start_box='(1,2)')", "type(content='a\n\nb')", "wait()"])
+    response, found = f"Thought: three\nAction: {calls}", (Click(1, 2), TypeText("a\n\nb"), Wait())
+    assert GRAMMARS["ui_tars"].read(response, (), max_actions=3) == parse_response(response).actions == found
+    with pytest.raises(ActionParseError, match="has 3 actions, more than max_actions=2") as caught:
+        GRAMMARS["ui_tars"].read(response, (), max_actions=2)
     assert caught.value.kind == ParseErrorKind.TOO_LONG
-    assert parse_actions("wait()\nwait()") == (Wait(), Wait())
-
-
-def test_one_action_is_one_action():
-    with pytest.raises(ActionParseError, match="expected one action, got 2"):
-        parse_action("wait()\nwait()")
+    assert parse_actions(calls) == found
+    with pytest.raises(ActionParseError, match="expected one action, got 3"):
+        parse_action(calls)
     with pytest.raises(ActionParseError) as caught:
         parse_action("x" * (MAX_CHARACTERS + 1))
     assert caught.value.kind == "too_long"
@@ -201,8 +142,6 @@ def test_a_key_has_at_most_a_hundred_characters(call, what):
     with pytest.raises(ActionParseError, match="unknown key"):
         parse_action(f"{call}(key='{'a' * 100}')")
 
-
-# --- typed text: read whole or refused, whatever stands in it and whether or not its quotes were escaped
 
 TYPED_PIECES = [
     *"'\"()[]#,= \n\tab.:;$", "it's", "print('a')", "')", "') ", "')\n", "', ", "') # ", "\r\n", "# n", "foo='x'", "é",
@@ -252,13 +191,14 @@ def test_a_comment_changes_no_text(text, comment, quote):
     assert parsed.actions in ((TypeText(text),), (TypeText(f"{text}{quote}) # {comment}"),))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["hello", "it's", "a 'b' c", "print('a')", "f('a', b='c')\n", "echo $(date +'%F') # x\n", "", "żółw 你好", ":("],
-)
-def test_a_plain_text_is_read(text):
-    assert parse_response(f"Action: type(content='{text}')").actions == (TypeText(text),)
-    assert parse_response(f"Action: finished(content='{text}')").actions == (Finished(text),)
+def test_a_plain_text_is_read_and_an_error_says_which_text_and_what_to_write():
+    for text in ("hello", "f('a', b='c')\n", "echo $(date +'%F') # x\n", "", "żółw 你好"):
+        assert parse_response(f"Action: type(content='{text}')").actions == (TypeText(text),)
+        assert parse_response(f"Action: finished(content='{text}')").actions == (Finished(text),)
+    with pytest.raises(ActionParseError, match=r"may be a comment or the rest of the typed text; write quotes .* as"):
+        parse_response("Action: type(content='a') # b')")
+    with pytest.raises(ActionParseError, match=r"the text that starts with .*hello.* has no end"):
+        parse_response("Action: type(content='hello")
 
 
 @pytest.mark.parametrize(
@@ -272,36 +212,13 @@ def test_no_beginning_of_a_response_types_a_part_that_ends_inside_a_quotation(te
             parse_response(whole[:length])
 
 
-def test_an_error_says_which_text_and_what_to_write():
-    with pytest.raises(ActionParseError, match=r"may be a comment or the rest of the typed text; write quotes .* as"):
-        parse_response("Action: type(content='a') # b')")
-    with pytest.raises(ActionParseError, match=r"the text that starts with .*hello.* has no end"):
-        parse_response("Action: type(content='hello")
-
-
-# --- time ---
-
 PIECES = [
-    "(",
-    "'",
-    "\\",
-    "')",
-    "', a=",
-    "') a(",
-    " ",
-    "#",
-    "a(",
-    "\nAction:",
-    "type(content='a\n",
-    "click(start_box='",
-    "<|box_start|>",
-    "it's')\n",
-    "')\n#')\n\n",
-    "', point='(1,",
-    "('",
-    "\nAction: type(content='",
-    "call(function='",
-]
+    "(", "'", "\\", "')", "', a=", "') a(", " ", "#", "a(", "\nAction:", "type(content='a\n", "click(start_box='",
+    "<|box_start|>", "it's')\n", "')\n#')\n\n", "', point='(1,", "('", "\nAction: type(content='", "call(function='",
+]  # fmt: skip
+CALLED = [
+    "</think>", '<tool_call>{"a": "</think>', "<function=a><parameter=b></think>", "{", "{'a':", "'a' ", "\\",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -323,15 +240,7 @@ def test_time_grows_no_faster_than_the_response(opening):
     "opening", ["", "<tool_call>{'name': 'f', 'arguments': ", "<tool_call><function=f><parameter=a>"]
 )
 def test_calls_of_tools_are_read_in_linear_time_too(grammar, opening):
-    for piece in (
-        "</think>",
-        '<tool_call>{"a": "</think>',
-        "<function=a><parameter=b></think>",
-        "{",
-        "{'a':",
-        "'a' ",
-        "\\",
-    ):
+    for piece in CALLED:
         start = time.process_time()
         with contextlib.suppress(ActionParseError):
             GRAMMARS[grammar].parse(opening + piece * (500_000 // len(piece)) + "</think>")
@@ -352,17 +261,7 @@ def test_a_million_characters_and_brackets_without_end_are_read_or_refused():
                 parse_response(f"Action: {call}")
 
 
-def test_messages_stay_short_whatever_the_response():
-    for text in ("Action: " + "a" * 200_000 + "()", "Action: click(start_box='" + "9" * 200_000 + "')"):
-        with pytest.raises(ActionParseError) as caught:
-            parse_response(text)
-        assert len(str(caught.value)) < 500
-
-
-# --- writing ---
-
-
-@given(strategies.any_action, strategies.thoughts)
+@given(strategies.any_action, strategies.texts)
 @example(TypeText("Action: wait()"), "Action: wait()\nAction: click")
 @example(TypeText("\nAction: type(content='"), "Reflection: x")
 @example(Scroll("up"), "0\nAction:0(content='")
@@ -377,12 +276,9 @@ def test_reading_a_rendered_response_gives_thought_and_action(action, thought):
     assert parsed.thought == thought.strip()
 
 
-def test_a_thought_that_would_be_read_for_the_action_is_refused():
-    with pytest.raises(ValueError, match="must hold no call that could be read for the action"):
-        render_response(Scroll("up"), "0\nAction:0(content='")
-    assert render_response(Wait(), "Action: click").startswith("Thought: Action: click\n")
-
-
-def test_a_response_without_a_thought_is_one_line():
+def test_a_thought_stands_before_the_action_unless_it_would_be_read_for_it():
     assert render_response(Wait()) == "Action: wait()"
     assert render_response(Wait(), " Think.\n") == "Thought: Think.\nAction: wait()"
+    assert render_response(Wait(), "Action: click").startswith("Thought: Action: click\n")
+    with pytest.raises(ValueError, match="must hold no call that could be read for the action"):
+        render_response(Scroll("up"), "0\nAction:0(content='")

@@ -7,13 +7,20 @@ from arpo.apps import doctor
 from tests.envs.desktops import needs_desktop
 
 
-def test_without_an_engine_nothing_is_booted_and_the_remedy_starts_one(monkeypatch):
+@pytest.mark.parametrize("trouble", ["", "there is no /dev/kvm"])
+def test_without_an_engine_nothing_is_booted_and_the_remedy_starts_one(monkeypatch, caplog, tmp_path, trouble):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setattr(doctor, "kvm_trouble", lambda: trouble)
+    monkeypatch.chdir(tmp_path)
     engine, *others = doctor.examine()
     assert [finding.name for finding in (engine, *others)] == ["engine", "memory", "disk", "ports", "kvm"]
-    assert not engine.good
-    assert engine.needed
+    assert (engine.good, engine.needed) == (False, True)
     assert "make desktop" in engine.remedy
+    assert (others[-1].good, others[-1].needed) == (trouble == "", False)  # KVM is wanted, and not needed
+    assert others[-1].remedy
+    assert doctor.look() == 1  # there is nothing to look at
+    assert "make desktop" in caplog.text
+    assert not doctor.PICTURE.exists()
 
 
 def test_what_a_container_said_is_no_markup_and_moves_no_cursor(monkeypatch, capsys):
@@ -35,24 +42,6 @@ def test_what_is_to_be_copied_is_whole_however_narrow_the_terminal(monkeypatch, 
     said = capsys.readouterr().out
     assert f"kvm: {words}\n" in said
     assert "bring it up" not in said
-
-
-def test_without_an_engine_there_is_nothing_to_look_at(monkeypatch, caplog, tmp_path):
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    monkeypatch.chdir(tmp_path)
-    assert doctor.look() == 1
-    assert "make desktop" in caplog.text
-    assert not doctor.PICTURE.exists()
-
-
-@pytest.mark.parametrize("trouble", ["", "there is no /dev/kvm"])
-def test_kvm_is_wanted_and_not_needed(monkeypatch, trouble):
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    monkeypatch.setattr(doctor, "kvm_trouble", lambda: trouble)
-    (found,) = (each for each in doctor.examine() if each.name == "kvm")
-    assert found.good is (trouble == "")
-    assert not found.needed
-    assert found.remedy
 
 
 class TestWithDesktops:

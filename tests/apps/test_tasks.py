@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from arpo.__main__ import main as arpo
-from arpo.apps.tasks import Downloads, fetch, main, tasks_of
+from arpo.apps.tasks import Downloads, fetch, main, named, tasks_of
 from arpo.envs.osworld.files import FileCache
 from arpo.errors import ConfigError
 from arpo.run.build import compose
@@ -41,26 +41,25 @@ def task(web, name, *paths, gold=None):
     return Task(name, "Do it.", "os", {"config": config, "evaluator": {"func": "compare_text_file", **expected}})
 
 
-def rows(capsys):
+def cells(capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
-    return {row[0]: row[1:] for row in cells}
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def rows(capsys):
+    return {row[0]: row[1:] for row in cells(capsys)}
 
 
 @needs_files
-def test_the_table_has_every_application_what_its_tasks_need_and_what_is_here(here, capsys):
+def test_the_table_has_what_the_tasks_of_each_application_need_and_a_file_that_is_here_makes_one_ready(
+    here, capsys, tmp_path
+):
     assert main(["osworld"]) == 0
     table = rows(capsys)
     assert len(table) == 11
     assert table["all"] == ["369", "46", "206", "8", "28", "72", "1", "8", "0 of 678", "48", "43"]
     assert table["vs_code"] == ["23", "", "", "", "20", "3", "", "", "0 of 18", "0", ""]
-
-
-@needs_files
-def test_a_file_that_is_here_is_counted_and_makes_a_task_ready(here, capsys, tmp_path):
-    (one,) = [
-        each for each in tasks_of(compose("train", ["tasks=osworld_subset32"])) if each.id.startswith("554785e9")
-    ]
+    (one,) = named(tasks_of(compose("train", ["tasks=osworld_subset32"])), ["554785e9"])
     cache = FileCache(tmp_path / "cache")
     for url, name in cache.lacking(one):
         place = cache.place(url, one.id, name)
@@ -90,19 +89,14 @@ def test_vs_code_is_ready_where_the_image_of_the_containers_has_it(here, capsys,
 @needs_files
 def test_each_task_has_a_line_with_what_is_in_its_way(here, capsys):
     assert main(["osworld", "--each", "experiment=arpo_full", "tasks=osworld_369"]) == 0
-    table = {cells[0][:8]: cells[1:-1] for cells in rows_of_tasks(capsys)}
+    # a long cell goes on in a further line
+    table = {row[1][:8]: row[2:-1] for row in cells(capsys) if row[1]}
     assert len(table) == 369
     assert table["2ad9387a"] == ["nothing", "", ""]
     assert table["3299584d"] == ["a package", "jq", ""]
     assert table["e2b5e914"] == ["live web", "", ""]
     assert table["0c825995"][0] == "an account"
     assert table["0c825995"][1].startswith("config[0].type 'googledrive': it needs a Google account")
-
-
-def rows_of_tasks(capsys):
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    cells = [[cell.strip() for cell in line.strip("│").split("│")][1:] for line in lines]
-    return [row for row in cells if row[0]]  # a long cell goes on in a further line
 
 
 @needs_files
@@ -157,16 +151,13 @@ def test_fetching_again_asks_for_what_is_missing_alone_and_then_for_nothing(web,
     assert [path for path, _ in web.asked] == ["/b.txt"]
 
 
-def test_several_files_come_at_once(web, tmp_path):
+def test_several_files_come_at_once_and_the_line_has_files_and_bytes(web, tmp_path):
     paths = [f"/{index}.txt" for index in range(4)]
     web.files = dict.fromkeys(paths, b"x")
     together = threading.Barrier(4)
     web.hangs, web.cuts = [together] * 4, [0] * 4  # no connection gets anything before four are open
     assert fetch([task(web, "one", *paths)], tmp_path) == 0
     assert not together.broken
-
-
-def test_the_line_has_files_and_bytes():
     progress = Downloads(8)
     progress.done = 2
     progress.add(3 * 2**20)

@@ -96,18 +96,17 @@ def _summary(comparison: Comparison) -> list[dict[str, Any]]:
     lines, adjusted = [], comparison.adjusted()
     for arm in comparison.arms:
         for measure in comparison.measures:
+            place = {"arm": arm.name, "minus": "", "measure": measure.key}
             found = comparison.spread(arm, measure.key)
             if found is not None:
-                row = {"arm": arm.name, "minus": "", "measure": measure.key, "seeds": found.count}
-                row |= {"deviation": found.deviation} | asdict(found.interval)
+                row = place | {"seeds": found.count, "deviation": found.deviation} | asdict(found.interval)
                 lines.append(row | {"p_value": None, "p_holm": None})
             gained = comparison.difference(arm, measure.key) if arm is not comparison.reference else None
             if measure.is_compared and gained is not None:
-                row = {"arm": arm.name, "minus": comparison.reference.name, "measure": measure.key}
                 deviation = stdev(gained.values) if len(gained.values) > 1 else None
-                row |= {"seeds": len(gained.seeds) or "not paired", "deviation": deviation}
+                row = place | {"minus": comparison.reference.name, "seeds": len(gained.seeds) or "not paired"}
                 p_values = {"p_value": gained.p_value, "p_holm": adjusted.get((arm.name, measure.key))}
-                lines.append(row | asdict(gained.interval) | p_values)
+                lines.append(row | {"deviation": deviation} | asdict(gained.interval) | p_values)
     return lines
 
 

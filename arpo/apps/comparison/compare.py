@@ -41,11 +41,6 @@ def final(metric: str) -> Of:
     return measure
 
 
-def first(metric: str) -> Of:
-    """Return the measure of a metric in the first iteration, which no update has changed yet."""
-    return lambda run: run.iterations[0].get(metric) if run.iterations else None
-
-
 def mean_of(metric: str) -> Of:
     """Return the measure of the mean of a metric over the iterations that have it; None where none has."""
 
@@ -59,6 +54,11 @@ def mean_of(metric: str) -> Of:
 def count_of(metric: str) -> Of:
     """Return the measure of the mean of a count over all iterations; one that did not log it has counted nothing."""
     return lambda run: fmean(line.get(metric) or 0.0 for line in run.iterations) if run.iterations else None
+
+
+def first_success(run: Run) -> float | None:
+    """Return the success of the first iteration, which no update has changed yet."""
+    return run.iterations[0].get(SUCCESS) if run.iterations else None
 
 
 def evaluated(name: str) -> Of:
@@ -75,7 +75,7 @@ def usual(runs: Iterable[Run], metrics: Iterable[str] = ()) -> tuple[Measure, ..
     """Return the measures of every run, and those of the mean of further metrics at the end."""
     lists = dict.fromkeys(name for run in runs for results in run.evaluations.values() for name in results)
     return (
-        Measure("first_success", "success in the first iteration", first(SUCCESS)),
+        Measure("first_success", "success in the first iteration", first_success),
         Measure("final_success", f"success in the last {FINAL} iterations", final(SUCCESS), is_compared=True),
         *(
             Measure(f"evaluated_{name}", f"{name}, evaluated after the last update", evaluated(name), is_compared=True)
@@ -105,7 +105,6 @@ class Comparison:
     arms: tuple[Arm, ...]
     measures: tuple[Measure, ...]
     reference: Arm
-    """The arm that the others are compared with."""
     values: Values
     obstacles: Mapping[str, str]
     """Why an arm is not compared with the reference, by arm."""
@@ -124,8 +123,8 @@ class Comparison:
 
     def mean(self, arm: Arm, key: str) -> float | None:
         """Return the mean over all seeds of an arm; None where a run does not have it."""
-        values = self.of(arm, key)
-        return fmean(values.values()) if values and len(values) == len(arm.runs) else None
+        found = self.spread(arm, key)
+        return None if found is None else found.interval.mean
 
     def spread(self, arm: Arm, key: str) -> Spread | None:
         """Return mean, deviation and interval over all seeds of an arm; None where a run does not have it."""
@@ -154,21 +153,18 @@ def compare(
     left_out: Sequence[str] = (),
     subject: str = "",
 ) -> Comparison:
-    """Measure all runs of some arms and compare each arm with one of them.
+    """Measure all runs of some arms and compare each arm with the one named by `against`.
 
-    Args:
-        arms: In the order of the tables.
-        measures: One that no run has is left out.
-        against: The name of the reference; by default the first arm that is comparable with most of the others.
-        left_out: Runs that do not count, each with the reason.
-        subject: As that of `obstacle`.
+    By default that is the first arm that is comparable with most of the others. A measure that no run has is left
+    out; `subject` is that of `obstacle`, and `left_out` has the runs that do not count, each with the reason.
     """
     if not any(arm.runs for arm in arms):
         raise ConfigError("no run has come to its end: " + ("; ".join(left_out) or "run the commands first"))
     names = [arm.name for arm in arms]
     if against is not None and against not in names:
         raise ConfigError(f"there is no arm {against!r} to compare with, there are {', '.join(map(repr, names))}")
-    reference = _most_comparable(arms) if against is None else arms[names.index(against)]
+    comparable = [sum(not obstacle(reference, arm) for arm in arms) for reference in arms]
+    reference = arms[comparable.index(max(comparable)) if against is None else names.index(against)]
     measures = tuple(measures)
     values = {
         arm.name: {seed: {measure.key: measure.of(run) for measure in measures} for seed, run in arm.runs.items()}
@@ -186,10 +182,6 @@ def compare(
         obstacles={name: reason for name, reason in reasons.items() if reason},
         left_out=tuple(left_out),
     )
-
-
-def _most_comparable(arms: Sequence[Arm]) -> Arm:
-    return max(arms, key=lambda reference: sum(not obstacle(reference, arm) for arm in arms))
 
 
 def rows(arms: Sequence[Arm], columns: Mapping[str, str | Column]) -> list[dict[str, Any]]:

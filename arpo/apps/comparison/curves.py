@@ -50,14 +50,9 @@ def curves(rows: Rows, column: str) -> dict[str, dict[int, list[float]]]:
 def draw(
     rows: Rows, panels: Iterable[Panel], title: str, path: Path, beside: Sequence[Callable[["Axes"], None]] = ()
 ) -> None:
-    """Draw a picture with a panel for each metric, and others beside them.
+    """Draw a PNG with a panel for each metric, from left to right, and others `beside` them on further axes.
 
-    Args:
-        rows: One a run and iteration, with `arm`, `iteration` and the columns.
-        panels: From left to right.
-        title: Above them.
-        path: The PNG to write.
-        beside: Functions that draw into further axes.
+    The rows are one a run and iteration, with `arm`, `iteration` and the columns.
     """
     import matplotlib as mpl
 

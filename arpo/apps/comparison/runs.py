@@ -23,7 +23,6 @@ class Start:
     """One start of a run, as its run.json has it."""
 
     started: str
-    """Date and time."""
     seconds: float
     """To its end, or to when it was last heard of."""
     status: str

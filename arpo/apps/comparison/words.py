@@ -72,13 +72,12 @@ def differences(comparison: Comparison) -> list[str]:
             if found is None:
                 lines.append(f"*{arm.name}*, {measure.words}: not known of one of the two.")
                 continue
-            count = len(found.seeds)
-            paired = f"{count} paired seed{'s' * (count != 1)} ({', '.join(map(str, found.seeds))})"
+            paired = (
+                f"{len(found.seeds)} paired seed{'s' * (len(found.seeds) != 1)} ({', '.join(map(str, found.seeds))})"
+            )
             seeds = paired if found.seeds else "not paired, because they share no seed (Welch)"
-            if measure.digits is None:
-                gained = found.interval.points()
-            else:
-                gained = found.interval.written(f"{{:+.{measure.digits}f}}".format)
+            plain = f"{{:+.{measure.digits}f}}".format
+            gained = found.interval.points() if measure.digits is None else found.interval.written(plain)
             shown = verdict(found, adjusted.get((arm.name, measure.key)), len(adjusted))
             lines.append(f"*{arm.name}*, {measure.words}: **{gained}**, {seeds}; {shown}.")
     return lines

@@ -134,29 +134,7 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
     files = "".join(f"  - split: {split}\n    path: data/{split}.parquet\n" for split in censuses)
     header = f"configs:\n- config_name: default\n  data_files:\n{files}tags:\n- gui-agent\n- reinforcement-learning\n"
     shown = "train" if "train" in censuses else next(iter(censuses))
-    parts = [
-        f"---\n{header}---",
-        f"# {name}",
-        "Episodes of a GUI agent that were stored by ARPO (arXiv 2505.16282): screenshots, responses with the exact "
-        "token ids and log-probabilities, actions and rewards. A row is an episode.",
-        "Those of the split `demonstration` are a script's: they have no token ids and no log-probabilities."
-        * ("demonstration" in censuses),
-        "Those of the split `pool` are successes that were there before the run. Ids that were not sampled have a "
-        "log-probability of 0." * ("pool" in censuses),
-        f'```python\nfrom datasets import load_dataset\n\nepisodes = load_dataset("FOLDER")["{shown}"]\n```',
-        made_by(origin),
-        table(["split", "episodes", "steps", "success", "tasks", "domains", "outcomes"], _rows(censuses)),
-        f"Success is the share of episodes with a task reward above {SUCCESS}.",
-        "## Columns",
-        table(["column", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in TRAJECTORY.items()], "---"),
-        "Each of `steps` has:",
-        table(["field", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in STEP.items()], "---"),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _rows(censuses: Mapping[str, Census]) -> list[tuple[object, ...]]:
-    return [
+    rows = [
         (
             split,
             census.episodes,
@@ -168,3 +146,22 @@ def _rows(censuses: Mapping[str, Census]) -> list[tuple[object, ...]]:
         )
         for split, census in censuses.items()
     ]
+    parts = [
+        f"---\n{header}---",
+        f"# {name}",
+        "Episodes of a GUI agent that were stored by ARPO (arXiv 2505.16282): screenshots, responses with the exact "
+        "token ids and log-probabilities, actions and rewards. A row is an episode.",
+        "Those of the split `demonstration` are a script's: they have no token ids and no log-probabilities."
+        * ("demonstration" in censuses),
+        "Those of the split `pool` are successes that were there before the run. Ids that were not sampled have a "
+        "log-probability of 0." * ("pool" in censuses),
+        f'```python\nfrom datasets import load_dataset\n\nepisodes = load_dataset("FOLDER")["{shown}"]\n```',
+        made_by(origin),
+        table(["split", "episodes", "steps", "success", "tasks", "domains", "outcomes"], rows),
+        f"Success is the share of episodes with a task reward above {SUCCESS}.",
+        "## Columns",
+        table(["column", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in TRAJECTORY.items()], "---"),
+        "Each of `steps` has:",
+        table(["field", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in STEP.items()], "---"),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"

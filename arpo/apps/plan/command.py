@@ -30,7 +30,7 @@ from arpo.models.family import family_named
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.offline import OfflineModule
-from arpo.run.build import build, engines_sleep, imitates, method_of, rolls_out
+from arpo.run.build import build, engine_key, engines_sleep, imitates, method_of, rolls_out
 from arpo.run.build import compose as compose_file
 from arpo.run.choices import CONF, short_choices
 from arpo.run.rules import CLASSES, NUMBERS, check_rules, the_model_suits_the_run, the_update_can_learn
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 NO_GPU = ("training GPU", "0.0 GiB", "a warm start teaches a tiny model, which a CPU trains")
 PASSES_BEFORE = {"successes": 0.0, "pairs": 1.0, "every_episode": 3.0}
 """Forwards of the policy for each trajectory before an offline update, by the examples that it learns from."""
+compose = partial(compose_file, "plan")
+"""The configuration of conf/plan.yaml with the overrides of the command line."""
 VLLM = "arpo.inference.vllm.VllmEngine"
 SHARE = "engine_args.gpu_memory_utilization"
 DIVIDED = "engine_args.tensor_parallel_size"
@@ -53,6 +55,13 @@ STRATEGIES: dict[str, Strategy] = {
 def main(overrides: Sequence[str]) -> int:
     """Print the plan of a configuration and return the exit status: 0 where the run fits, 1 where it does not."""
     log_to_terminal(logging.WARNING)
+
+    def attempt(settings: Sequence[str]) -> Plan | None:
+        try:
+            return estimate(compose([*overrides, *" ".join(settings).split()]))
+        except (ConfigError, HydraException):
+            return None  # they do not go with the others
+
     try:
         cfg = compose(overrides)
         if imitates(cfg):
@@ -63,25 +72,12 @@ def main(overrides: Sequence[str]) -> int:
         title = f"{cfg.name} on {plan.case.layout.gpus} x {plan.case.gpu.name}"
         print_table(plan.rows(), title=title, caption=plan.verdict())
         if plan.troubles():
-            table, caption = advise(plan, candidates(compose(overrides), plan), partial(_with, overrides))
+            table, caption = advise(plan, candidates(compose(overrides), plan), attempt)
             print_table(table, title="The settings that help most", caption=caption)
     except (ArpoError, HydraException, OmegaConfBaseException) as error:
         log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
         return 2
     return 1 if plan.troubles() else 0
-
-
-def _with(overrides: Sequence[str], settings: Sequence[str]) -> Plan | None:
-    """Return the plan of a configuration with further settings; None where they do not go with the others."""
-    try:
-        return estimate(compose([*overrides, *" ".join(settings).split()]))
-    except (ConfigError, HydraException):
-        return None
-
-
-def compose(overrides: Sequence[str]) -> DictConfig:
-    """Return conf/plan.yaml with the overrides of the command line."""
-    return compose_file("plan", overrides)
 
 
 def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
@@ -213,21 +209,9 @@ def work_of(cfg: DictConfig) -> Work:
 
 def engine_share(cfg: DictConfig) -> float:
     """Return the share of a GPU's memory that an engine takes: as it is configured, or as is assumed of its kind."""
-    usual = cfg.assumptions.engine_share if _is_vllm(cfg) else cfg.assumptions.other_engine_share
-    return float(_of_engine(cfg, SHARE) or usual)
-
-
-def _is_vllm(cfg: DictConfig) -> bool:
-    return bool(OmegaConf.select(cfg, f"{_engine_key(cfg)}._target_") == VLLM)
-
-
-def _engine_key(cfg: DictConfig) -> str:
-    return "engine.make_engine" if "make_engine" in cfg.engine else "engine"
-
-
-def _of_engine(cfg: DictConfig, argument: str) -> Any:
-    """Return an argument of vLLM's, None where the configuration leaves it to vLLM."""
-    return OmegaConf.select(cfg, f"{_engine_key(cfg)}.{argument}")
+    engine = OmegaConf.select(cfg, engine_key(cfg))
+    usual = cfg.assumptions.engine_share if engine.get("_target_") == VLLM else cfg.assumptions.other_engine_share
+    return float(OmegaConf.select(engine, SHARE) or usual)
 
 
 def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
@@ -253,7 +237,7 @@ def layout_of(cfg: DictConfig) -> Layout:
         gpus=1 if alone else cfg.gpus,
         nodes=nodes,
         engine_gpus=serving,
-        gpus_of_engine=_of_engine(cfg, DIVIDED) or 1,
+        gpus_of_engine=OmegaConf.select(cfg, f"{engine_key(cfg)}.{DIVIDED}") or 1,
     )
 
 
@@ -286,12 +270,12 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     several = layout.gpus - layout.engine_gpus > 1
     tokens = settings.max_context // 2
     sleeps = engines_sleep(cfg)
-    key = f"{_engine_key(cfg)}.{SHARE}"
+    key, engine = f"{engine_key(cfg)}.{SHARE}", OmegaConf.select(cfg, f"{engine_key(cfg)}._target_")
     # The share of a GPU that its trainer leaves, at rest where the engine sleeps meanwhile, in twentieths.
     taken = plan.serving.beside_gib + plan.reserve_gib if sleeps else plan.training_gib - plan.engine_gib
     share = int(20 * (plan.case.gpu.memory_gib - taken) / plan.case.gpu.memory_gib) / 20
     offers = {
-        _setting(cfg, key, share): _is_vllm(cfg) and layout.name != "split" and 0 < share != engine_share(cfg),
+        _setting(cfg, key, share): engine == VLLM and layout.name != "split" and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and layout.strategy != "fsdp" and not method_of(cfg).needs.values,
         f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",
         _setting(cfg, "model.policy.gradient_checkpointing", "true"): policy.get("gradient_checkpointing") is not True,

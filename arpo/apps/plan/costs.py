@@ -54,7 +54,6 @@ class Work:
     """An iteration, in trajectories as long as they can be."""
 
     trajectories: int
-    """Episodes of one iteration."""
     minibatches: int
     """Optimizer steps of one iteration."""
     epochs: int
@@ -72,7 +71,6 @@ class Work:
     fleet: bool = False
     """Whether engines read weights from Ray's object store."""
     sleeps: bool = False
-    """Whether engines sleep during an update."""
     recorded: bool = True
     """Whether `UpdateLog` writes down what each update did."""
 
@@ -232,24 +230,22 @@ class Serving:
     """The memory of a GPU while it serves."""
 
     share_gib: float
-    """GiB that the engine takes for everything."""
+    """What the engine takes for everything."""
     beside_gib: float
-    """GiB of a trainer that rests beside it."""
+    """What a trainer takes that rests beside it."""
     weights_gib: float
     workspace_gib: float
     kv_gib: float
     """GiB of the share left for keys and values; negative where even the rest does not fit."""
     contexts: int
-    """WorstCaseTrajectory trajectories that fit into an engine at once."""
+    """The longest trajectories that fit into an engine at once."""
 
 
 def serving(case: Case, *, share: float, beside: float = 0) -> Serving:
-    """Return the memory beside the weights on a GPU that serves.
+    """Return the memory of a GPU that serves, of which the engine takes a share (vLLM's `gpu_memory_utilization`).
 
-    Args:
-        case: The run; each GPU of an engine has an equal part of its weights, and of its heads of keys and values.
-        share: Of the GPU's memory that the engine takes (vLLM's `gpu_memory_utilization`).
-        beside: GiB of a trainer that rests there; they do not count in the engine's share.
+    Each GPU of an engine has an equal part of its weights, and of its heads of keys and values. The GiB of a trainer
+    that rests `beside` it do not count in the engine's share.
     """
     shape, longest, gpus = case.shape, case.longest, case.layout.gpus_of_engine
     taken = case.gpu.memory_gib * share
@@ -303,11 +299,9 @@ def disk_gib(case: Case, keep: int, screenshot_mb: float) -> dict[str, float]:
     work = case.work
     stored = work.trajectories if work.passes_before is None else 0
     tokens = work.iterations * work.trajectories * case.longest.sampled_tokens
+    checkpoint = case.weights.trained * (FLOAT32 + MOMENTS)
     return {
-        f"checkpoints, {keep} and the one being written": (keep + 1)
-        * case.weights.trained
-        * (FLOAT32 + MOMENTS)
-        / GIB,
+        f"checkpoints, {keep} and the one being written": (keep + 1) * checkpoint / GIB,
         "trajectories": work.iterations * stored * case.longest.steps * screenshot_mb * 1e6 / GIB,
         "records of updates": work.recorded * tokens * len(NUMBERS) * FLOAT32 / GIB,
     }

@@ -99,22 +99,19 @@ class Plan:
             ("serving GPU: trainer at rest", if_any(serving.beside_gib, "GiB"), "parameters and moments"),
             ("episodes at once", f"{self.episodes_at_once}", environments),
         ]
-        rows = [*self._shape_rows(), *memory, *self.costs]
-        return [("what", "figure", "from"), *(row for row in rows if row[1])]
-
-    def _shape_rows(self) -> list[Row]:
         layout, longest, weights = self.case.layout, self.case.longest, self.case.weights
         gpus = f"{layout.gpus} x {self.case.gpu.name}, {layout.name}, {layout.strategy}"
         screens = f"{longest.shown} screenshots of {longest.screen[0]} x {longest.screen[1]}"
         tokens = f"{longest.image_tokens} tokens each; {longest.sampled_tokens} sampled"
         sequences = "" if longest.image_window is None else f"{len(longest.lengths)}"
         lengths = f"one a step, of {longest.lengths[0]} to {longest.lengths[-1]} tokens"
-        return [
+        shape = [
             ("layout", f"{layout.trainers} train, {layout.engines} serve", gpus),
             ("longest trajectory", f"{longest.max_context} tokens", f"{screens}, {tokens}"),
             ("its training sequences", sequences, lengths),
             ("parameters", f"{weights.total / 1e9:.2f} billion", f"{weights.trained / 1e9:.3f} billion are trained"),
         ]
+        return [("what", "figure", "from"), *(row for row in (*shape, *memory, *self.costs) if row[1])]
 
 
 def if_any(amount: float, unit: str) -> str:
@@ -154,8 +151,7 @@ def advise(plan: Plan, offered: Sequence[str], attempt: Attempt) -> tuple[list[t
 def promising(plan: Plan, alone: Mapping[str, Plan]) -> Iterator[tuple[str, ...]]:
     """Yield the sets of settings that are expected to fit, small ones first, then those with the least loss.
 
-    A setting is expected to reduce each part of a GPU's memory by the share by which it does alone. An engine fits
-    where one of the settings makes it fit.
+    A setting is expected to reduce each part of a GPU's memory by the share by which it does alone.
     """
     rank = list(alone).index
     for size in range(2, LARGEST_SET + 1):

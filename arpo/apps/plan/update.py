@@ -49,17 +49,9 @@ def simulate(
 ) -> Simulated:
     """Return the memory that the largest update takes on one training GPU.
 
-    Runs the module's own code for one micro-batch of the longest trajectories, beginning with what the micro-batches
-    and updates before it leave: gradients and the optimizer's moments.
-
-    Args:
-        module: As its configuration builds it, with a `WeightlessPolicy`.
-        longest: Trajectories of which the micro-batch is made.
-        strategy: The division of the work between ranks.
-        ranks: Training processes.
-        iterations: Of the run, over which a learning rate may fall.
-        foreach: Whether the optimizer steps for all parameters at once, as on GPUs; None as it does here.
-        buckets: Whether DDP keeps a second copy of the gradients, its buckets.
+    It runs the code of the module itself, built with a `WeightlessPolicy`, for one micro-batch of the longest
+    trajectories, beginning with what the micro-batches and updates before it leave: gradients and the optimizer's
+    moments. The optimizer steps for all parameters at once (`foreach`), as on GPUs; `buckets` are those of DDP.
     """
     module.configure_model()
     policies = [module.policy, *module.frozen]

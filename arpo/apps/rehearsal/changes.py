@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from arpo.run.build import engines_sleep
+from arpo.run.build import engine_key, engines_sleep
 
 ITERATIONS = 3
 """Iterations of a rehearsal: one before its first checkpoint, one that is lost, one that is played twice."""
@@ -139,11 +139,6 @@ def kept(cfg: DictConfig) -> list[tuple[str, str]]:
         ("evaluation", f"protocol {cfg.evaluation.protocol} at temperature {cfg.evaluation.temperature}"),
         ("callbacks", ", ".join(name for name, node in cfg.callbacks.items() if node and node.get("_target_"))),
     ]
-
-
-def engine_key(cfg: DictConfig) -> str:
-    """Return the key of the engine itself, which a fleet has inside."""
-    return "engine.make_engine" if "make_engine" in cfg.engine else "engine"
 
 
 def vllm_runs_on_cpus() -> bool:

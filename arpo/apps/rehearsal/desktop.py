@@ -13,11 +13,7 @@ SUCCESS_RATE = 0.3
 
 
 class DrawnDesktop(FakeDesktop):
-    """A desktop in memory that no action ends, and whose verdict is luck.
-
-    A policy that was made on the spot solves nothing. All members of its groups would fail, no gradient would flow,
-    and the replay buffer would stay empty.
-    """
+    """A desktop in memory that no action ends, and whose verdict is luck, as a new policy solves nothing."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -151,10 +151,9 @@ def harnessed(folder: Path, nodes: int, desktops: int) -> Iterator[RunHarness]:
 
 @contextmanager
 def ray_nodes(resources: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    """Start a Ray cluster and yield its address; its processes end with the block.
+    """Start a Ray cluster of nodes with some resources, the head first, and yield its address.
 
-    Its files lie in `TMPDIR`, which a session makes short, because sockets are among them. A process that joins needs
-    this one's `RAY_AUTH_MODE` and `RAY_AUTH_TOKEN`. The first node, by its resources, is the head.
+    Its processes end with the block. A process that joins needs this one's `RAY_AUTH_MODE` and `RAY_AUTH_TOKEN`.
     """
     from ray._raylet import Config  # type: ignore[attr-defined]  # a compiled module, whose names are not declared
     from ray.cluster_utils import Cluster

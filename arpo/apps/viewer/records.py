@@ -38,9 +38,8 @@ class Episode:
     path: Path
     offset: int
     length: int
-    """Bytes of its line."""
+    """Bytes of its line, of which `digest` is one."""
     digest: str
-    """Of its line."""
 
     @property
     def id(self) -> str:
@@ -197,7 +196,6 @@ class Member:
 
     episode: Episode
     injected: bool = False
-    """Whether replay put it in."""
     left_out: bool = False
     """Whether the update that learned from the group left it out: it made room for a replay, or was too old."""
     number: int | None = None
@@ -228,6 +226,8 @@ class Updates:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._files = Files(self._head)
+        # Once for all of its groups, which are written one after the other.
+        self._whole = lru_cache(maxsize=2)(lambda path, _stamp: read_update(path))
 
     def refresh(self) -> None:
         """Read what was written since the last call."""
@@ -249,11 +249,10 @@ class Updates:
 
     def whole(self, record: UpdateRecord) -> UpdateRecord | None:
         """Return an update with the numbers of its tokens; None where its file is gone."""
-        path = next(path for path, (_, known) in self._files.known.items() if known is record)
-        try:
-            return _whole(path, self.stamp(record))
-        except ArpoError:
-            return None
+        path, stamp = next((path, stamp) for path, (stamp, known) in self._files.known.items() if known is record)
+        with suppress(ArpoError):
+            return self._whole(path, stamp)
+        return None
 
     def _head(self, path: Path) -> UpdateRecord | Broken:
         try:
@@ -262,19 +261,8 @@ class Updates:
             return Broken(path.relative_to(self.root).as_posix(), 0, str(error))
 
 
-@lru_cache(maxsize=2)
-def _whole(path: Path, stamp: Stamp) -> UpdateRecord:
-    """Read an update once for all of its groups, which are written one after the other."""
-    del stamp
-    return read_update(path)
-
-
 def show_groups(episodes: Mapping[str, Episode], updates: Iterable[UpdateRecord]) -> list[ShownGroup]:
-    """Return every group of a run: training by iteration and number, then the other splits.
-
-    A group that an update learned from has the members that it learned from, a replayed one among them, then those
-    that it left out.
-    """
+    """Return every group of a run: training by iteration and number, then the other splits."""
     played: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in episodes.values():
         played[episode.group].append(episode)

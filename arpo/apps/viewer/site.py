@@ -21,7 +21,7 @@ from arpo.apps.viewer.parts import (
     script,
     texts_of,
 )
-from arpo.apps.viewer.records import Broken, Episode, Files, Member, Records, ShownGroup, Updates, show_groups
+from arpo.apps.viewer.records import Episode, Files, Member, Records, ShownGroup, Updates, show_groups
 from arpo.errors import ConfigError
 from arpo.evaluation.run_folder import Record, RunFolder, read_folder
 from arpo.host.files import write_atomically
@@ -31,8 +31,6 @@ APP = Path(__file__).parent / "app"
 LETTERS = "ab"
 MARK = "viewer.css"
 """The file by which the folder of a viewer is known; it is written first, so that also half a one is known."""
-
-
 CURVES = (
     "rollout/success_rate",
     "val/in_domain/success_rate",
@@ -124,21 +122,45 @@ class RunData:
             update = None if group.update is None else self._updates.whole(group.update)
             self._write(f"g/{name}", group_chunk(group, self._records, update, self._words, self._pictures))
         self._write_texts([group for group, _ in stale])
-        index = index_of(
-            self.run,
-            self.groups,
-            names,
-            broken=[*self._records.broken, *self._updates.broken],
-            torn=self._records.torn,
-            screens=quote(os.path.relpath(self.store.resolve() / "screens", self._out.resolve())),
-            words_known=self._words.known,
-        )
-        self._write("index", index)
+        self._write("index", self._index(names))
         for path in self._directory.glob("g/*.js"):
             if path.stem not in self._named.union(names):  # a page that was opened meanwhile has the index before this
                 path.unlink()
         self._named = set(names)
         return True
+
+    def _index(self, chunks: Sequence[str]) -> dict[str, Any]:
+        """Return the index of the run, in which each group has the name of its chunk."""
+        files, groups = read_folder(self.run), self.groups
+        tasks: _Numbers = {}
+        outcomes: _Numbers = {}
+        rows = [(number, member) for number, group in enumerate(groups) for member in group.members]
+        broken = [
+            [each.file, each.line, each.reason, each.text] for each in self._records.broken + self._updates.broken
+        ]
+        return {
+            "name": " / ".join(self.run.resolve().parts[-2:]),
+            "origin": origin_of(files),
+            "threshold": threshold_of(files.config),
+            "screens": quote(os.path.relpath(self.store.resolve() / "screens", self._out.resolve())),
+            "wordsKnown": self._words.known,
+            "groups": {
+                "key": [group.key for group in groups],
+                "file": list(chunks),
+                "split": [group.first.split for group in groups],
+                "iteration": [group.first.iteration for group in groups],
+                "task": [_number(tasks, _task(group.first)) for group in groups],
+                "update": [None if group.update is None else group.update.iteration for group in groups],
+                "version": [None if group.update is None else group.update.policy_version for group in groups],
+            },
+            "episodes": _episodes(rows, tasks, outcomes),
+            "tasks": list(tasks),
+            "outcomes": list(outcomes),
+            "curves": list(curves_of(files).items()),
+            "evaluations": evaluations_of(files),
+            "broken": broken + [["", 0, reason, ""] for reason in files.broken],
+            "torn": self._records.torn,
+        }
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{name}.js"
@@ -178,62 +200,6 @@ def _without_episodes(run: Path) -> str:
     if (run / "config.yaml").exists():
         return f"{run} holds no episodes: none has ended yet, or it is a run that plays none, such as a warm start"
     return f"{run} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default"
-
-
-def index_of(
-    run: Path,
-    groups: Sequence[ShownGroup],
-    chunks: Sequence[str],
-    *,
-    broken: Sequence[Broken],
-    torn: Sequence[str],
-    screens: str,
-    words_known: bool,
-) -> dict[str, Any]:
-    """Return the index of a run.
-
-    Args:
-        run: Its folder.
-        groups: In the order in which they are shown.
-        chunks: The name of each group's chunk, another one for each content.
-        broken: Episodes and updates that could not be read.
-        torn: Files that end in a part of a record.
-        screens: The way from the page to the screenshots themselves.
-        words_known: Whether the text of tokens is known.
-    """
-    files = read_folder(run)
-    tasks: _Numbers = {}
-    outcomes: _Numbers = {}
-    rows = [(number, member) for number, group in enumerate(groups) for member in group.members]
-    return {
-        "name": " / ".join(run.resolve().parts[-2:]),
-        "origin": origin_of(files),
-        "threshold": threshold_of(files.config),
-        "screens": screens,
-        "wordsKnown": words_known,
-        "groups": _groups(groups, chunks, tasks),
-        "episodes": _episodes(rows, tasks, outcomes),
-        "tasks": list(tasks),
-        "outcomes": list(outcomes),
-        "curves": list(curves_of(files).items()),
-        "evaluations": evaluations_of(files),
-        "broken": [[each.file, each.line, each.reason, each.text] for each in broken]
-        + [["", 0, reason, ""] for reason in files.broken],
-        "torn": list(torn),
-    }
-
-
-def _groups(groups: Sequence[ShownGroup], chunks: Sequence[str], tasks: _Numbers) -> dict[str, list[Any]]:
-    return {
-        "key": [group.key for group in groups],
-        "file": list(chunks),
-        "digest": list(chunks),
-        "split": [group.first.split for group in groups],
-        "iteration": [group.first.iteration for group in groups],
-        "task": [_number(tasks, _task(group.first)) for group in groups],
-        "update": [None if group.update is None else group.update.iteration for group in groups],
-        "version": [None if group.update is None else group.update.policy_version for group in groups],
-    }
 
 
 def _episodes(rows: Sequence[tuple[int, Member]], tasks: _Numbers, outcomes: _Numbers) -> dict[str, list[Any]]:

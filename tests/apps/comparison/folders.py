@@ -4,15 +4,13 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import hydra
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.run.build import register_resolvers
+from tests.composed import composed
 
 ROOT = Path(__file__).parent.parent.parent.parent
 STUDY = ROOT / "experiments" / "replay_ablation"
@@ -49,11 +47,8 @@ def write_evaluation(folder: Path, iteration: int, rates: dict[str, float]) -> N
     (folder / "eval" / f"iteration_{iteration:06d}.json").write_text(json.dumps(results))
 
 
-@cache
 def compose(*words: str) -> DictConfig:
-    register_resolvers()
-    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return hydra.compose("train", [*words, "paths.run_dir=???"])
+    return composed(*words, run_dir="???", model=None)
 
 
 def resolved(cfg: DictConfig, folder: Path, seed: int) -> dict[str, Any]:

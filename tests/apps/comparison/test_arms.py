@@ -30,54 +30,41 @@ CUT = "x" * 80 + "-0123abcd"
 """The name of a folder that does not say its overrides."""
 
 
-@pytest.mark.parametrize(
-    ("named", "arms"),
-    [
-        pytest.param(
-            {
-                "replay=on,seed=1": {"replay": 1, "evaluation": {"seed": 1}},
-                "replay=off,seed=0": {"replay": 0, "evaluation": {"seed": 0}},
-                "replay=on,seed=0": {"replay": 1, "evaluation": {"seed": 0}},
-            },
-            {"replay=off": [0], "replay=on": [0, 1]},
-            id="runs_that_differ_in_their_seed_alone_are_one",
-        ),
-        pytest.param(
-            {
-                "lr=1,seed=0": {"lr": 1},
-                "clip=2,lr=1,seed=0": {"lr": 1, "clip": 2},
-                "clip=2,lr=1,seed=1": {"lr": 1, "clip": 2},
-            },
-            {"default": [0], "clip=2": [0, 1]},
-            id="it_is_named_by_the_overrides_that_others_do_not_have",
-        ),
-        pytest.param(
-            {"a=1": {"a": 1}, "default": {"a": 0}},
-            {"default": [0], "a=1": [0]},
-            id="without_overrides_it_is_the_default_and_first",
-        ),
-        pytest.param(
-            {"default": {"a": 0}, "a=0,seed=1": {"a": 0}},
-            {"default": [0, 1]},
-            id="an_override_that_says_what_is_so_anyway_makes_none",
-        ),
-        pytest.param(
-            {"default": {"name": "arpo"}, "a=1": {"name": "dart", "a": 1}},
-            {"arpo": [0], "dart a=1": [0]},
-            id="of_several_experiments_it_is_named_by_them",
-        ),
-        pytest.param(
-            {"seed=0": {"a": 1}, "seed=1": {"a": 2}},
-            {"default (a=1)": [0], "default (a=2)": [1]},
-            id="of_one_name_with_another_yaml_it_is_told_apart",
-        ),
-        pytest.param(
-            {"seed=0": {"a": 1}, CUT: {"a": 2}},
-            {"default": [0], "a=2": [0]},
-            id="a_name_that_was_cut_is_what_differs",
-        ),
-    ],
-)
+ONE_SEED = {"replay": 1, "evaluation": {"seed": 0}}
+ARMS = {
+    "runs that differ in their seed alone are one": (
+        {
+            "replay=on,seed=1": ONE_SEED | {"evaluation": {"seed": 1}},
+            "replay=off,seed=0": ONE_SEED | {"replay": 0},
+            "replay=on,seed=0": ONE_SEED,
+        },
+        {"replay=off": [0], "replay=on": [0, 1]},
+    ),
+    "it is named by the overrides that others do not have": (
+        {"lr=1,seed=0": {"lr": 1}} | {f"clip=2,lr=1,seed={seed}": {"lr": 1, "clip": 2} for seed in (0, 1)},
+        {"default": [0], "clip=2": [0, 1]},
+    ),
+    "without overrides it is the default and first": (
+        {"a=1": {"a": 1}, "default": {"a": 0}},
+        {"default": [0], "a=1": [0]},
+    ),
+    "an override that says what is so anyway makes none": (
+        {"default": {"a": 0}, "a=0,seed=1": {"a": 0}},
+        {"default": [0, 1]},
+    ),
+    "of several experiments it is named by them": (
+        {"default": {"name": "arpo"}, "a=1": {"name": "dart", "a": 1}},
+        {"arpo": [0], "dart a=1": [0]},
+    ),
+    "of one name with another yaml it is distinguished": (
+        {"seed=0": {"a": 1}, "seed=1": {"a": 2}},
+        {"default (a=1)": [0], "default (a=2)": [1]},
+    ),
+    "a name that was cut is what differs": ({"seed=0": {"a": 1}, CUT: {"a": 2}}, {"default": [0], "a=2": [0]}),
+}
+
+
+@pytest.mark.parametrize(("named", "arms"), ARMS.values(), ids=ARMS)
 def test_an_arm_is_all_runs_of_a_configuration(tmp_path, named, arms):
     found, left_out = group(runs(tmp_path, **named))
     assert left_out == []
@@ -92,9 +79,6 @@ def test_of_two_runs_of_one_configuration_and_seed_the_younger_counts(tmp_path):
         (arm,), (reason,) = group([read_run(folder) for folder in order])
         assert arm.runs[0].directory == young
         assert reason == f"{old}: {young} has the same configuration and seed and is younger"
-
-
-# --- comparable -----------------------------------------------------------------------------------------------------
 
 
 def changed(reference: Arm, **values) -> Arm:
@@ -133,6 +117,9 @@ def test_what_is_not_comparable_is_said(tmp_path):
     for said, other in others.items():
         assert re.search(said, obstacle(reference, other))
         assert re.search("they have different", obstacle(other, reference))
+    none = Arm("other", {})
+    assert "has no run" in obstacle(none, reference)
+    assert "has no run" in obstacle(reference, none)
 
 
 def test_what_a_study_may_change_is_comparable(tmp_path):
@@ -164,15 +151,6 @@ def test_what_a_study_is_about_is_no_obstacle_and_everything_else_is(tmp_path):
     assert "different tasks (tasks.train_seeds" in obstacle(many, others, subject="tasks.train.*")
 
 
-def test_an_arm_without_runs_is_not_comparable(tmp_path):
-    arm, none = Arm("one", {0: runs(tmp_path, default={})[0]}), Arm("other", {})
-    assert "has no run" in obstacle(none, arm)
-    assert "has no run" in obstacle(arm, none)
-
-
-# --- origin ---------------------------------------------------------------------------------------------------------
-
-
 def test_runs_of_several_commits_of_local_changes_or_of_unknown_commits_are_warnings(tmp_path):
     def warned(*commits) -> list[str]:
         arms = []
@@ -188,9 +166,6 @@ def test_runs_of_several_commits_of_local_changes_or_of_unknown_commits_are_warn
     assert "x=0: aaaaaaaaaa; x=1: bbbbbbbbbb" in said
     assert "local changes" in warned(("a" * 40, True))[0]
     assert warned((None, False)) == ["The commit of x=0 was not recorded."]
-
-
-# --- configurations -------------------------------------------------------------------------------------------------
 
 
 def runs_of_seeds(tmp_path, *configs):
@@ -238,32 +213,19 @@ def test_the_folder_of_a_run_and_that_of_all_results_are_no_difference(tmp_path)
         assert not same(tmp_path / first["model"]["path"], first, second)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"resume": "auto"},
-        {"logger": {"csv": {"_target_": "x"}}},
-        {"callbacks": {"checkpoint": {"keep": 9}}},
-    ],
-)
-def test_what_says_how_fast_or_how_often_is_no_difference(tmp_path, other):
-    assert same(tmp_path, {"callbacks": {}}, {"callbacks": {}} | other)
+def test_what_says_how_fast_or_how_often_is_no_difference(tmp_path):
+    for number, other in enumerate(
+        ({"resume": "auto"}, {"logger": {"csv": {"_target_": "x"}}}, {"callbacks": {"checkpoint": {"keep": 9}}})
+    ):
+        assert same(tmp_path / str(number), {"callbacks": {}}, {"callbacks": {}} | other)
 
 
-def test_a_key_that_one_lacks_is_absent_there():
+def test_a_key_that_one_lacks_is_absent_there_and_of_places_that_follow_one_key_the_shortest_is_shown():
     assert differing([{"a": {"b": 1}}, {"a": {}}]) == {"a.b": ("1", ABSENT)}
-
-
-def test_of_places_that_follow_one_key_the_shortest_is_told():
     trees = [
-        {
-            "datamodule": {"collector": {"runtime": {"max_steps": steps}}},
-            "rollout": {"max_steps": steps},
-            "other": steps,
-        }
-        for steps in (6, 9)
+        {"module": {"runtime": {"steps": steps}}, "rollout": {"steps": steps}, "other": steps} for steps in (6, 9)
     ]
-    assert list(merge_repeated(differing(trees))) == ["rollout.max_steps", "other"]
+    assert list(merge_repeated(differing(trees))) == ["rollout.steps", "other"]
 
 
 def test_replay_is_the_only_difference_between_the_arms_of_its_study(tmp_path):

@@ -41,12 +41,9 @@ def pair(root, **options):
     return str(root / "*")
 
 
-# --- the study of replay, to the digit ------------------------------------------------------------------------------
-
-
-def test_the_files_have_every_digit_of_the_study(study):
+def test_the_files_have_every_digit_of_the_study_and_the_page_says_what_it_says(study):
     """That the study is made again from what it measured is tested with the studies."""
-    summary = json.loads((STUDY / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((STUDY / "summary.json").read_text("utf-8"))
     keys = {"evaluated_success": "evaluated_in_domain"}  # what is called otherwise there
     found = {(row["arm"], row["seed"]): row for row in table(study / "runs.csv")}
     assert len(found) == len(summary["runs"]) == 10
@@ -63,20 +60,14 @@ def test_the_files_have_every_digit_of_the_study(study):
         assert row["seeds"] == "5"
     successes = [row["rollout/success_rate"] for row in table(study / "curves.csv")]
     assert sorted(successes) == sorted(row["success"] for row in table(STUDY / "results.csv"))
-
-
-def test_the_page_says_what_the_study_says(study):
-    page = (study / "comparison.md").read_text(encoding="utf-8")
-    readme = (STUDY / "README.md").read_text(encoding="utf-8")
+    page = (study / "comparison.md").read_text("utf-8")
+    readme = (STUDY / "README.md").read_text("utf-8")
     for words in (r"\+14\.2 points \[\+10\.0, \+18\.4\]", r"\+14\.5 points \[\+7\.7, \+21\.4\]"):
         assert re.search(words, readme)
         assert re.search(words, page)
     assert "Commit 4eb8cdc9bf; machine: 2 cores, 23.5 GB, no GPU; 2026-11-21." in page
     assert "| `replay` | null | ReplayInjection |" in page
     assert (study / "curves.png").stat().st_size > 10_000
-
-
-# --- what is printed ------------------------------------------------------------------------------------------------
 
 
 def test_a_table_and_differences_are_printed_and_a_second_call_takes_its_own_folder_for_no_run(tmp_path, said):
@@ -87,10 +78,10 @@ def test_a_table_and_differences_are_printed_and_a_second_call_takes_its_own_fol
     assert f"replay=on, success in the last 5 iterations: {difference}" in text
     assert re.search(r"│ replay=on │ 30\.0 % ± 0\.0 .* │ 0, 1 │", text)
     assert f"tables and curves are in {tmp_path / 'comparison'}" in text
-    first = (tmp_path / "comparison" / "summary.csv").read_text(encoding="utf-8")
+    first = (tmp_path / "comparison" / "summary.csv").read_text("utf-8")
     assert main(pattern) == 0
-    assert (tmp_path / "comparison" / "summary.csv").read_text(encoding="utf-8") == first
-    assert "Left out" not in (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
+    assert (tmp_path / "comparison" / "summary.csv").read_text("utf-8") == first
+    assert "Left out" not in (tmp_path / "comparison" / "comparison.md").read_text("utf-8")
 
 
 def test_of_several_comparisons_those_are_shown_whose_p_value_survives_all_of_them(tmp_path, said):
@@ -113,8 +104,8 @@ def test_another_arm_can_be_the_reference_and_another_metric_compared(tmp_path, 
     pattern = pair(tmp_path, metrics={"policy/entropy": 0.75, "rollout/success_rate": float("nan")})
     assert main(pattern, "--against", "replay=on", "--metric", "policy/entropy") == 0
     assert "replay=off, success in the last 5 iterations: not known of one of the two." in said()
-    assert "policy/entropy" in (tmp_path / "comparison" / "curves.csv").read_text(encoding="utf-8").splitlines()[0]
-    page = (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
+    assert "policy/entropy" in (tmp_path / "comparison" / "curves.csv").read_text("utf-8").splitlines()[0]
+    page = (tmp_path / "comparison" / "comparison.md").read_text("utf-8")
     assert "| policy/entropy, last 5 iterations | – | 0.7500 ± 0.0000 [0.7500, 0.7500] |" in page
     assert "| seeds | 0, 1 | 0, 1 |" in page
 
@@ -127,9 +118,6 @@ def test_evaluations_of_offline_runs_are_compared_without_curves(tmp_path, said)
     assert not (tmp_path / "comparison" / "curves.png").exists()
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------
-
-
 def test_what_was_left_out_and_what_is_not_comparable_is_named_with_the_reason(tmp_path, said):
     pattern = pair(tmp_path)
     write_run(tmp_path, "iterations=6", [0.9] * 6, config={"replay": 0})
@@ -137,7 +125,7 @@ def test_what_was_left_out_and_what_is_not_comparable_is_named_with_the_reason(t
     (write_run(tmp_path, "replay=on,seed=8", [0.9] * 5, seed=8) / "metrics.jsonl").unlink()
     write_run(tmp_path, "replay=on,seed=9", [0.9] * 5, starts=[START | {"status": "running"}])
     assert main(pattern) == 0
-    text, page = said(), (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
+    text, page = said(), (tmp_path / "comparison" / "comparison.md").read_text("utf-8")
     for reason in (
         "replay=on,seed=7: 3 of 5 iterations",
         "replay=on,seed=8: metrics.jsonl is missing, so it has not begun or is no run",

@@ -14,7 +14,7 @@ def only_reason(folder) -> str:
     return reason
 
 
-def test_a_run_is_read_with_its_evaluations_and_times(tmp_path):
+def test_a_run_is_read_with_its_evaluations_and_times_and_overrides_unless_its_name_was_cut(tmp_path):
     folder = write_run(tmp_path, "replay=on,seed=3", [0.5, 0.75], seed=3, evaluations={2: {"in_domain": 0.8}})
     run = read_run(folder)
     assert (run.seed, run.budget, run.overrides, run.unfinished) == (3, 2, {"replay": "on"}, "")
@@ -22,6 +22,12 @@ def test_a_run_is_read_with_its_evaluations_and_times(tmp_path):
     assert run.evaluations == {2: {"in_domain": 0.8}}
     assert run.wall_s == 100.0
     assert run.commits == {"0123456789"}
+    from arpo.run.folder import run_name
+
+    words = [f"rollout.settings.key_{number}=1" for number in range(9)]
+    cut = write_run(tmp_path, run_name(words), [0.5])
+    assert read_run(cut).overrides is None
+    assert read_run(write_run(tmp_path, "seed=0", [0.5])).overrides == {}
 
 
 def test_a_folder_of_runs_stands_for_the_runs_in_it(tmp_path):
@@ -68,33 +74,18 @@ def test_what_cannot_be_compared_is_left_out_with_the_reason(tmp_path, name, tex
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("statuses", "said"),
     [
-        ("running", "it has not ended, or was killed"),
-        ("stopped after iteration 2", "it ended early: stopped after iteration 2"),
+        (["finished", "running"], "it has not ended, or was killed"),
+        (["finished", "stopped after iteration 2"], "it ended early: stopped after iteration 2"),
+        (["RuntimeError: boom", "finished"], ""),  # its last start counts
+        (None, ""),  # a run without a record is known by its iterations
     ],
 )
-def test_a_run_that_says_so_has_not_ended_though_every_iteration_is_there(tmp_path, status, said):
-    folder = write_run(tmp_path, "seed=0", [0.5, 0.5], starts=[START, START | {"status": status}])
-    assert only_reason(folder) == f"seed=0: {said}"
-
-
-def test_a_run_that_was_resumed_counts_by_its_last_start(tmp_path):
-    starts = [START | {"status": "RuntimeError: boom"}, START]
-    assert read_run(write_run(tmp_path, "seed=0", [0.5], starts=starts)).unfinished == ""
-
-
-def test_a_name_that_was_cut_says_no_overrides(tmp_path):
-    from arpo.run.folder import run_name
-
-    words = [f"rollout.settings.key_{number}=1" for number in range(9)]
-    cut = write_run(tmp_path, run_name(words), [0.5])
-    assert read_run(cut).overrides is None
-    assert read_run(write_run(tmp_path, "seed=0", [0.5])).overrides == {}
-
-
-def test_a_run_without_a_record_is_known_by_its_iterations(tmp_path):
-    folder = write_run(tmp_path, "seed=0", [0.5])
-    (folder / "run.json").unlink()
-    run = read_run(folder)
-    assert (run.unfinished, run.commits, run.wall_s) == ("", frozenset(), 0)
+def test_a_run_that_says_so_has_not_ended_though_every_iteration_is_there(tmp_path, statuses, said):
+    starts = [START | {"status": status} for status in statuses or ()]
+    folder = write_run(tmp_path, "seed=0", [0.5, 0.5], starts=starts)
+    if statuses is None:
+        (folder / "run.json").unlink()
+        assert (read_run(folder).commits, read_run(folder).wall_s) == (frozenset(), 0)
+    assert read_run(folder).unfinished == said

@@ -16,20 +16,14 @@ def test_a_row_has_every_column_and_the_pictures_inside():
     assert made.keys() == TRAJECTORY.keys()
     assert (made["id"], made["outcome"], made["task_reward"], made["seed"]) == ("3/0/1", "max_steps", 1.0, 2**63 - 1)
     assert made["image_window"] is None
-    for step, told in zip(trajectory.steps, made["steps"], strict=True):
-        assert told.keys() == STEP.keys()
-        assert told["screenshot"]["bytes"] == trajectory.screenshots[step.screenshot]
-        assert told["response_ids"] == [4, 151_645]
-        assert told["sampler_logprobs"] == list(step.sampler_logprobs)  # to the last bit
+    for step, found in zip(trajectory.steps, made["steps"], strict=True):
+        assert found.keys() == STEP.keys()
+        assert found["screenshot"]["bytes"] == trajectory.screenshots[step.screenshot]
+        assert found["response_ids"] == [4, 151_645]
+        assert found["sampler_logprobs"] == list(step.sampler_logprobs)  # to the last bit
     assert made["last_screenshot"]["path"] == f"{trajectory.last_screenshot}.png"
-
-
-def test_half_a_surrogate_pair_becomes_a_question_mark():
-    assert row(make_trajectory())["instruction"] == "click “red” ?"
-
-
-def test_a_screen_that_was_not_taken_is_null():
-    assert row(replace(make_trajectory(), last_screenshot=""))["last_screenshot"] is None
+    assert row(replace(trajectory, last_screenshot=""))["last_screenshot"] is None  # it was not taken
+    assert row(make_trajectory())["instruction"] == "click “red” ?"  # half a surrogate pair
 
 
 def test_a_row_becomes_the_trajectory_that_it_was_made_of_and_one_without_a_column_is_refused():
@@ -50,29 +44,19 @@ def census():
     return made
 
 
-def test_a_card_says_how_many_there_are_and_how_they_ended(tmp_path):
+def test_a_card_counts_explains_every_column_and_names_the_command_and_the_commit_of_the_run(tmp_path):
     card = data_card("a run", {"train": census()}, tmp_path)
     # 3 episodes of 2 steps; only the first reward lies above 0.5
     assert "| train | 3 | 6 | 33.3% | 2 | 1 | finished 2, max_steps 1 |" in card
     assert "  - split: train\n    path: data/train.parquet\n" in card
     assert card.startswith("---\nconfigs:\n")
-
-
-def test_a_card_shows_how_to_load_a_split_that_exists_and_says_what_a_script_made(tmp_path):
-    card = data_card("a run", {"demonstration": census()}, tmp_path)
-    assert 'load_dataset("FOLDER")["demonstration"]' in card
-    assert "Those of the split `demonstration` are a script's" in card
-    assert "a script's" not in data_card("a run", {"eval": census(), "train": census()}, tmp_path)
-    assert '["train"]' in data_card("a run", {"eval": census(), "train": census()}, tmp_path)
-
-
-def test_a_card_explains_every_column(tmp_path):
-    card = data_card("a run", {"train": census()}, tmp_path)
-    for name in (*TRAJECTORY, *STEP):
-        assert f"| `{name}` |" in card
-
-
-def test_a_card_names_the_command_and_the_commit_of_the_run(tmp_path):
+    assert all(f"| `{name}` |" in card for name in (*TRAJECTORY, *STEP))
+    script = data_card("a run", {"demonstration": census()}, tmp_path)
+    assert 'load_dataset("FOLDER")["demonstration"]' in script
+    assert "Those of the split `demonstration` are a script's" in script
+    two = data_card("a run", {"eval": census(), "train": census()}, tmp_path)
+    assert "a script's" not in two
+    assert '["train"]' in two
     start = {"command": ["train.py", "experiment=smoke"], "git": {"commit": "0123abc", "dirty": False}}
     (tmp_path / "run.json").write_text(json.dumps({"starts": [{"command": ["old"], "git": None}, start]}))
     card = data_card("a run", {"train": census()}, tmp_path)

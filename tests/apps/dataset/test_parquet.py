@@ -85,23 +85,17 @@ def test_a_split_whose_only_record_was_cut_is_left_out(run, tmp_path):
     assert not (tmp_path / "again").exists()
 
 
-def test_a_lost_screenshot_leaves_nothing_behind(run, tmp_path):
+def test_what_cannot_be_exported_leaves_nothing_behind(run, tmp_path, caplog):
+    assert main(["episodes", str(tmp_path), "--to", "parquet"]) == 2
+    assert "holds no episodes: name the folder of a run" in caplog.text
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ConfigError, match="there exists: name another folder with --out"):
+        export_parquet(run, tmp_path / "there")
     pytest.importorskip("pyarrow")
     next((run / "trajectories" / "screens").glob("*/*.png")).unlink()
     with pytest.raises(ArpoError, match="has lost its screenshot"):
         export_parquet(run, tmp_path / "made")
     assert not list(tmp_path.glob("made*"))
-
-
-def test_a_folder_without_episodes_is_refused(tmp_path, caplog):
-    assert main(["episodes", str(tmp_path), "--to", "parquet"]) == 2
-    assert "holds no episodes: name the folder of a run" in caplog.text
-
-
-def test_a_folder_that_exists_is_not_written_over(run, tmp_path):
-    (tmp_path / "made").mkdir()
-    with pytest.raises(ConfigError, match="made exists: name another folder with --out"):
-        export_parquet(run, tmp_path / "made")
 
 
 def test_a_package_that_is_missing_is_named(run, tmp_path, monkeypatch):
@@ -117,11 +111,6 @@ def test_a_package_that_is_missing_is_named(run, tmp_path, monkeypatch):
         export_parquet(run, tmp_path / "made")
 
 
-def in_utf8(trajectory):
-    """As a dataset has it, which holds no half of a character."""
-    return replace(trajectory, instruction=trajectory.instruction.encode(errors="replace").decode())
-
-
 def test_a_dataset_becomes_the_store_that_it_was_made_of(run, tmp_path, caplog):
     pytest.importorskip("pyarrow")
     caplog.set_level("INFO")
@@ -132,12 +121,12 @@ def test_a_dataset_becomes_the_store_that_it_was_made_of(run, tmp_path, caplog):
     before, after = TrajectoryStore(run / "trajectories"), TrajectoryStore(back)
     assert after.iterations() == before.iterations()
     for split, iteration in before.iterations():
-        assert after.read(split, iteration) == list(map(in_utf8, before.read(split, iteration)))
-        for trajectory in before.read(split, iteration):
-            assert (
-                after.load_screenshots(after.get(trajectory.id)).screenshots
-                == before.load_screenshots(trajectory).screenshots
-            )
+        for trajectory in map(before.load_screenshots, before.read(split, iteration)):
+            found = after.load_screenshots(after.get(trajectory.id))
+            assert found.screenshots == trajectory.screenshots
+            # a dataset holds no half of a character
+            utf_8 = trajectory.instruction.encode(errors="replace").decode()
+            assert found == replace(trajectory, instruction=utf_8)
 
 
 def test_what_is_no_dataset_is_refused_and_nothing_is_left(run, tmp_path, caplog):

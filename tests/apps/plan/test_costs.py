@@ -49,20 +49,11 @@ COLOCATED = Layout("colocated", "fsdp", gpus=8, nodes=1, engine_gpus=1)
 WINDOWED = WorstCaseTrajectory(600, 3, 50, (1920, 1080), image_tokens=100, image_window=2)
 """Room for 600 tokens: two screenshots of 100, and three responses of 50 after a prompt of 250. The first step has
 250 + 100 + 50 = 400 tokens with one screenshot, the second 250 + 200 + 100, the third 250 + 200 + 150."""
-NOTHING = Offloaded()
 G = 2**30
 
 
 def case(weights=ALL, longest=LONGEST, work=WORK, layout=COLOCATED) -> Case:
     return Case(SHAPE, weights, longest, work, layout, GPU)
-
-
-def host(row: str, weights=ALL, longest=LONGEST, layout=COLOCATED, offloaded=NOTHING, asleep=1.0, **work) -> float:
-    """GiB of one kind in the memory of the first node; a screenshot has 1 MB."""
-    return host_gib(case(weights, longest, replace(WORK, **work), layout), offloaded, 1.0, asleep)[row]
-
-
-# --- time -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_forward_is_two_operations_a_parameter_and_token_and_attention():
@@ -72,9 +63,7 @@ def test_a_forward_is_two_operations_a_parameter_and_token_and_attention():
     assert flops.attention == pytest.approx(2 * 65536**2 * 3584 * 28)
     assert flops.vision == pytest.approx(15 * (2 * 1e9 * patches + 4 * patches**2 * 1280 * 4))
     assert flops.forward == flops.language + flops.attention + flops.vision
-
-
-def test_a_windowed_trajectory_is_a_sequence_a_step_each_with_the_pictures_that_it_sees():
+    # of a windowed trajectory a sequence a step, each with the pictures that it sees
     flops = forward_flops(SHAPE, ALL, WINDOWED)
     assert flops.language == pytest.approx(2 * 6e9 * (400 + 550 + 600) + 2 * 1e9 * 150)
     assert flops.attention == pytest.approx(2 * (400**2 + 550**2 + 600**2) * 3584 * 28)
@@ -92,11 +81,8 @@ def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
     assert update_flops(case(ADAPTERS, LONGEST, WORK)) == pytest.approx(adapters)
     # A choice by entropy costs the forward that the first minibatch would not need.
     assert update_flops(case(ALL, LONGEST, replace(WORK, kept_steps=0.8))) == pytest.approx((2 + 2) * flops.forward)
-
-
-def test_of_sequences_of_one_step_the_update_computes_those_that_were_chosen():
+    # Of sequences of one step all of them before; then forward, reference and backward (2) of four in five.
     flops, chosen = forward_flops(SHAPE, ALL, WINDOWED), replace(WORK, kept_steps=0.8, reference=True)
-    # all of them before; then forward, reference and backward (2) of four in five
     assert update_flops(case(ALL, WINDOWED, chosen)) == pytest.approx((1 + 0.8 * (2 + 2)) * flops.forward)
 
 
@@ -154,15 +140,12 @@ def test_engines_that_sleep_beside_adapters_take_their_base_to_the_host_and_back
     )
 
 
-# --- memory of a GPU ------------------------------------------------------------------------------------------------
-
-
 def test_the_allocators_cache_is_a_share_of_what_comes_and_goes():
     peak = Counter({"parameters": 100, "optimizer": 50, "activations": 20, "temporaries": 10, "logits": 2})
     assert cache_bytes(peak, 0.25) == 8
 
 
-def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
+def test_an_engine_alone_or_on_several_gpus_has_the_rest_of_its_share_for_keys_and_values():
     # two of them, 28 layers, 4 heads of 128, 2 bytes
     assert kv_bytes(SHAPE) == 2 * 28 * 4 * 128 * 2 == 57_344
     # 72 GiB - 14.9 of weights - 2.2 of workspace = 54.9 GiB: 15.7 times 65,536 x 57,344 bytes = 3.5 GiB
@@ -170,23 +153,6 @@ def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
     assert alone.kv_gib == pytest.approx(54.89, abs=0.01)
     assert alone.contexts == 15
     assert serving(case(), share=0.25).contexts == 0
-
-
-def test_heads_may_be_wider_than_their_share_of_the_hidden_size():
-    # Qwen3-VL-4B: 36 layers, 8 key-value heads of 128, where 2,560 / 32 would be 80
-    text = {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
-    assert kv_bytes(Qwen3VLConfig(text_config=text | {"head_dim": 128})) == 2 * 36 * 8 * 128 * 2 == 147_456
-
-
-def test_of_a_model_with_recurrent_layers_the_others_alone_keep_keys_and_values():
-    # Qwen3.5-4B: 8 of 32 layers attend, with 4 key-value heads of 256; of 16 heads each
-    text = {"hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4}
-    shape = Qwen3_5Config(text_config=text | {"head_dim": 256})
-    assert kv_bytes(shape) == 2 * 8 * 4 * 256 * 2 == 32_768
-    assert forward_flops(shape, ALL, LONGEST).attention == 2 * sum(n**2 for n in LONGEST.lengths) * 16 * 256 * 8
-
-
-def test_an_engine_on_several_gpus_divides_its_weights_keys_and_values():
     # 72 GiB - 14.9 / 2 of weights - 2.2 of workspace = 62.3 GiB: 35.6 times half of 3.5 GiB
     pair = serving(case(layout=replace(COLOCATED, gpus_of_engine=2)), share=0.9)
     assert pair.weights_gib == pytest.approx(16e9 / G / 2)
@@ -196,55 +162,58 @@ def test_an_engine_on_several_gpus_divides_its_weights_keys_and_values():
     assert kv[1].contexts == pytest.approx(kv[0].contexts * kv[1].kv_gib / kv[0].kv_gib, abs=1)
 
 
-# --- memory of the host, and disk -----------------------------------------------------------------------------------
+def test_heads_may_be_wider_than_their_share_of_the_hidden_size_and_recurrent_layers_keep_no_keys_and_values():
+    text = {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
+    # Qwen3-VL-4B: 36 layers, 8 key-value heads of 128, where 2,560 / 32 would be 80
+    assert kv_bytes(Qwen3VLConfig(text_config=text | {"head_dim": 128})) == 2 * 36 * 8 * 128 * 2 == 147_456
+    # Qwen3.5-4B: 8 of 32 layers attend, with 4 key-value heads of 256; of 16 heads each
+    text |= {"num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256}
+    shape = Qwen3_5Config(text_config=text)
+    assert kv_bytes(shape) == 2 * 8 * 4 * 256 * 2 == 32_768
+    assert forward_flops(shape, ALL, LONGEST).attention == 2 * sum(n**2 for n in LONGEST.lengths) * 16 * 256 * 8
 
 
-def test_a_fleet_reads_weights_or_adapters_from_the_object_store_of_the_node():
-    row = "weights in Ray's object store"
+STORE, FILES = "weights in Ray's object store", "weights in the files of engines with several GPUs"
+SEEN, ASLEEP = "visual tokens of an update", "engines' weights while they sleep"
+PAIRS = replace(COLOCATED, gpus_of_engine=2)
+AWAY = Offloaded(optimizer=10e9, activations=15e9)
+PICTURE = 2691 * 4 * 14 * 14 * 3 * 2 * 2  # tokens x patches x pixels x frames x bytes
+HOST = [
     # 8 billion parameters and 0.1 billion of adapters, 2 bytes each, however many engines there are
-    assert (host(row), host(row, fleet=True)) == (0, pytest.approx(16e9 / G))
-    assert host(row, ADAPTERS, fleet=True) == pytest.approx(2e8 / G)
-
-
-def test_engines_of_several_gpus_read_an_update_from_files_that_are_copies():
-    row, pairs = "weights in the files of engines with several GPUs", replace(COLOCATED, gpus_of_engine=2)
-    assert host(row, ALL, layout=pairs, fleet=True) == pytest.approx(2 * 4 * 16e9 / G)
-    assert host(row, ADAPTERS, layout=pairs, fleet=True) == host(row, ALL, fleet=True) == 0
-
-
-def test_an_engine_keeps_the_pictures_of_its_episodes_in_bfloat16_and_no_more_than_a_response_sees():
-    picture = 2691 * 4 * 14 * 14 * 3 * 2 * 2 / G  # tokens x patches x pixels x frames x bytes
-    # 8 engines of two episodes each, of 15 screenshots or of 5
-    for longest, shown in ((LONGEST, 15), (replace(LONGEST, image_window=5), 5)):
-        found = host("engines and their picture caches", longest=longest)
-        assert found == pytest.approx(8 * (3 + 2 * shown * picture))
-
-
-def test_what_is_offloaded_waits_on_the_host():
-    offloaded = Offloaded(optimizer=10e9, activations=15e9)
-    assert host("moments of the optimizer, offloaded", layout=SPLIT, offloaded=offloaded) == pytest.approx(
-        7 * 10e9 / G
-    )
-    assert host("activations, offloaded", layout=SPLIT, offloaded=offloaded) == pytest.approx(7 * 15e9 / G)
-
-
-def test_the_pictures_of_a_whole_update_are_kept_while_it_lasts():
+    (STORE, {}, {}, 0),
+    (STORE, {}, {"fleet": True}, 16e9),
+    (STORE, {"weights": ADAPTERS}, {"fleet": True}, 2e8),
+    # engines of several GPUs read an update from files that are copies
+    (FILES, {"layout": PAIRS}, {"fleet": True}, 2 * 4 * 16e9),
+    (FILES, {"layout": PAIRS, "weights": ADAPTERS}, {"fleet": True}, 0),
+    (FILES, {}, {"fleet": True}, 0),
+    # 8 engines of two episodes each, of 15 screenshots in bfloat16, or of the 5 that a response sees
+    ("engines and their picture caches", {}, {}, 8 * (3 * G + 2 * 15 * PICTURE)),
+    (
+        "engines and their picture caches",
+        {"longest": replace(LONGEST, image_window=5)},
+        {},
+        8 * (3 * G + 10 * PICTURE),
+    ),
+    ("moments of the optimizer, offloaded", {"layout": SPLIT}, {}, 7 * 10e9),
+    ("activations, offloaded", {"layout": SPLIT}, {}, 7 * 15e9),
     # 256 trajectories of 15 screenshots of 2,691 tokens x 4 patches x 14 x 14 x 3 bytes
-    pictures = 256 * 15 * 2691 * 4 * 14 * 14 * 3 / G
-    assert host("pictures prepared for an update", trajectories=256) == pytest.approx(pictures)
+    ("pictures prepared for an update", {}, {"trajectories": 256}, 256 * 15 * 2691 * 4 * 14 * 14 * 3),
+    # of a frozen vision tower, where a rank has room: 34.5 GiB a rank, which keeps 16 at most
+    (SEEN, {"weights": ADAPTERS}, {"trajectories": 16}, 16 * 15 * 2691 * 3584 * 2),
+    (SEEN, {"weights": ADAPTERS}, {"trajectories": 1024}, 0),
+    (SEEN, {}, {}, 0),
+    # 1.5 GiB for each of the base beside adapters
+    (ASLEEP, {"weights": ADAPTERS}, {"sleeps": True}, 8 * 1.5 * 16e9),
+    (ASLEEP, {"weights": ADAPTERS}, {}, 0),
+    (ASLEEP, {}, {"sleeps": True}, 0),
+]
 
 
-def test_what_a_frozen_vision_tower_makes_of_an_update_is_kept_where_a_rank_has_room():
-    row = "visual tokens of an update"
-    assert host(row, ADAPTERS, trajectories=16) == pytest.approx(16 * 15 * 2691 * 3584 * 2 / G)
-    assert host(row, ADAPTERS, trajectories=1024) == 0  # 34.5 GiB a rank; it keeps 16 at most
-    assert host(row, ALL) == 0
-
-
-def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():
-    row = "engines' weights while they sleep"
-    assert host(row, ADAPTERS, asleep=1.5, sleeps=True) == pytest.approx(8 * 1.5 * 16e9 / G)
-    assert host(row, ALL, sleeps=True) == host(row, ADAPTERS) == 0
+@pytest.mark.parametrize(("row", "changed", "work", "size"), HOST)
+def test_the_memory_of_the_first_node_by_its_use(row, changed, work, size):
+    run = case(**changed, work=replace(WORK, **work))
+    assert host_gib(run, AWAY, screenshot_mb=1.0, asleep=1.5)[row] == pytest.approx(size / G)
 
 
 def test_a_checkpoint_holds_what_is_trained_and_its_moments():

@@ -52,7 +52,7 @@ def world(memory_gib: float, tried: list[Sequence[str]], *, serves: bool = True)
         (6.0, "offloaded checkpointed sharded shorter"),  # 3 + 0 + 3
     ],
 )
-def test_the_fewest_settings_that_fit_are_told_and_of_these_the_least_loss(memory_gib: float, expected: str) -> None:
+def test_the_fewest_settings_that_fit_are_told_and_of_these_the_least_loss(memory_gib, expected):
     attempt = world(memory_gib, tried := [])
     (header, *rows), said = advise(attempt([]), [*LEFT, "broken"], attempt)
     assert header[0] == "setting"
@@ -66,21 +66,18 @@ def test_the_fewest_settings_that_fit_are_told_and_of_these_the_least_loss(memor
     assert "spent" not in told
 
 
-def test_where_no_set_fits_that_is_said() -> None:
+def test_where_no_set_fits_that_is_said_and_an_engine_that_does_not_fit_needs_room():
     attempt = world(1.0, tried := [])
     rows, said = advise(attempt([]), list(LEFT), attempt)
     assert len(rows) == 1 + 3
     assert said == f"each setting alone; no set of up to {LARGEST_SET} of those that are known was found to fit"
     assert len(tried) == 1 + len(LEFT)  # none was expected to
-
-
-def test_an_engine_that_does_not_fit_needs_a_setting_that_makes_room_for_it() -> None:
     attempt = world(18.0, [], serves=False)
     rows, _ = advise(attempt([]), [*LEFT, "split"], attempt)
     assert rows[-1][0] == "offloaded split"
 
 
-def test_sets_of_which_plans_are_made_are_few() -> None:
+def test_sets_of_which_plans_are_made_are_few():
     usual = world(25.0, tried := [])
 
     def attempt(settings: Sequence[str]) -> Plan | None:

@@ -8,32 +8,21 @@ from arpo.apps.plan.tracker import MemoryTracker
 K = 1024
 
 
-def test_the_peak_is_the_largest_sum_and_not_the_sum_of_all():
+def test_the_peak_is_the_largest_sum_without_views_and_what_was_given_back():
     with MemoryTracker(vocabulary=7) as tracker:
         first = torch.empty(2 * K)
         del first
         second = torch.empty(3 * K)
+        views = [second[:3], second.view(K, 3).T]
         assert sum(tracker.now.values()) == 4 * 3 * K
-        del second
-    assert sum(tracker.now.values()) == 0
-    assert sum(tracker.peak.values()) == 4 * 3 * K
-
-
-def test_a_view_takes_nothing():
-    with MemoryTracker(vocabulary=7) as tracker:
-        whole = torch.empty(K, 4)
-        views = [whole[:3], whole.T, whole.view(-1)]
-    assert len(views) == 3
-    assert sum(tracker.peak.values()) == 4 * 4 * K
-
-
-def test_memory_that_is_given_back_in_place_counts_no_longer():
-    with MemoryTracker(vocabulary=7) as tracker:
+        del second, views
+        assert sum(tracker.now.values()) == 0
         gathered = torch.empty(K)
-        gathered.untyped_storage().resize_(0)
+        gathered.untyped_storage().resize_(0)  # in place
         assert sum(tracker.now.values()) == 0
         gathered.untyped_storage().resize_(8 * K)
         assert sum(tracker.now.values()) == 8 * K
+    assert sum(tracker.peak.values()) == 4 * 3 * K
 
 
 def test_what_a_tensor_is_for_is_told_by_when_and_how_it_is_made():
@@ -51,7 +40,7 @@ def test_what_a_tensor_is_for_is_told_by_when_and_how_it_is_made():
     assert tracker.peak["gradients"] == 4 * K * K
 
 
-def test_a_cast_of_a_parameter_is_counted_apart_and_so_is_what_is_as_wide_as_the_vocabulary():
+def test_a_cast_of_a_parameter_logits_and_the_host_are_counted_apart():
     weight = nn.Parameter(torch.zeros(K, K))
     with MemoryTracker(vocabulary=K + 1) as tracker, torch.no_grad():
         tracker.mark([weight], "parameters")
@@ -61,9 +50,6 @@ def test_a_cast_of_a_parameter_is_counted_apart_and_so_is_what_is_as_wide_as_the
     assert logits.shape == (3, K + 1)
     assert tracker.now["gathered"] == 2 * K * K
     assert tracker.now["logits"] == 4 * 3 * (K + 1)
-
-
-def test_the_meta_device_stands_for_the_host_and_is_counted_apart():
     with MemoryTracker(vocabulary=7) as tracker:
         kept = torch.empty(2 * K)
         away = torch.empty_like(kept, device="meta")

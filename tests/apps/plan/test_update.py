@@ -48,14 +48,15 @@ def update(path: Path, strategy: str = "single", ranks: int = 1, **options: obje
     return simulate(module(path, **options), longest, strategy=strategy, ranks=ranks)
 
 
-def test_one_process_holds_16_bytes_a_parameter(tiny: Path) -> None:
+def test_one_process_holds_16_bytes_a_parameter_and_ddp_a_second_copy_of_the_gradients(tiny):
     found = update(tiny)
     assert found.weights.trained == found.weights.total
     for category, size in {"parameters": 4, "gradients": 4, "optimizer": 8}.items():
         assert found.peak[category] == pytest.approx(size * found.weights.total, rel=0.01), category
+    assert update(tiny, "ddp", 4).peak["gradients"] == pytest.approx(2 * update(tiny).peak["gradients"], rel=0.01)
 
 
-def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations(tiny: Path) -> None:
+def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations(tiny):
     whole = WorstCaseTrajectory(512, 4, 64, (112, 140), image_tokens=20)
     selects = module(tiny, objective=GRPO(high_entropy_steps=0.8, correction="tis_token"))
     usual, windowed = (
@@ -67,7 +68,7 @@ def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations
     assert windowed.weights == usual.weights
 
 
-def test_a_shard_holds_a_part_of_it_and_gathers_blocks(tiny: Path) -> None:
+def test_a_shard_holds_a_part_of_it_and_gathers_blocks(tiny):
     whole, quarter = update(tiny), update(tiny, "fsdp", 4)
     assert quarter.weights == whole.weights
     assert quarter.resident == pytest.approx(whole.resident / 4, rel=0.05)
@@ -78,11 +79,7 @@ def test_a_shard_holds_a_part_of_it_and_gathers_blocks(tiny: Path) -> None:
     assert quarter.peak["activations"] == pytest.approx(whole.peak["activations"], rel=0.1)
 
 
-def test_ddp_keeps_a_second_copy_of_the_gradients(tiny: Path) -> None:
-    assert update(tiny, "ddp", 4).peak["gradients"] == pytest.approx(2 * update(tiny).peak["gradients"], rel=0.01)
-
-
-def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny: Path) -> None:
+def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny):
     found = update(tiny, train_vision=False, lora=LoraSettings(4))
     frozen = found.weights.total - found.weights.trained
     assert found.peak["optimizer"] == pytest.approx(8 * found.weights.trained, rel=0.02)
@@ -90,7 +87,7 @@ def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny: Path) -> Non
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("fsdp", 4)])
-def test_offloaded_moments_are_on_the_host_and_change_nothing_else(tiny: Path, strategy: str, ranks: int) -> None:
+def test_offloaded_moments_are_on_the_host_and_change_nothing_else(tiny, strategy, ranks):
     usual = update(tiny, strategy, ranks)
     found = update(tiny, strategy, ranks, optimizer=OffloadedAdamW)
     assert usual.offloaded == Offloaded(0, 0)
@@ -101,15 +98,12 @@ def test_offloaded_moments_are_on_the_host_and_change_nothing_else(tiny: Path, s
     assert found.resident == usual.resident - usual.peak["optimizer"] + left
 
 
-def test_offloaded_activations_are_the_inputs_of_the_blocks(tiny: Path) -> None:
+def test_offloading_takes_the_inputs_of_the_blocks_and_selective_checkpointing_keeps_attention_on_the_gpu(tiny):
     usual, found = update(tiny), update(tiny, offload_activations=True)
     # Two blocks of 512 tokens and two of 4 x 80 patches, a width of 64, 2 bytes
     inputs = 2 * (512 + 4 * 80) * 64 * 2
     assert inputs <= found.offloaded.activations <= 10 * inputs  # with what is outside of blocks, some in float32
     assert sum(usual.peak.values()) - sum(found.peak.values()) >= inputs
-
-
-def test_selective_checkpointing_keeps_what_attention_computed_on_the_gpu(tiny: Path) -> None:
     usual, found = update(tiny), update(tiny, gradient_checkpointing="selective")
     # Two blocks of the language model: 512 tokens of a width of 64 with 2 bytes, and for each of 2 heads a float32
     assert found.peak["activations"] - usual.peak["activations"] == 2 * 512 * (64 * 2 + 2 * 4)
@@ -126,7 +120,7 @@ def seven_billion() -> Iterator[Path]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion: Path) -> None:
+def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion):
     longest = WorstCaseTrajectory(4096, 1, 1024, (1920, 1080), image_tokens=2691)
     found = simulate(module(seven_billion), longest, strategy="single", ranks=1)
     assert found.weights.total == PARAMETERS_7B
@@ -137,7 +131,7 @@ def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion: P
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_process_with_real_numbers_takes_what_was_simulated() -> None:
+def test_a_process_with_real_numbers_takes_what_was_simulated():
     command = [sys.executable, "benchmarks/plan_accuracy.py", "--hidden", "64", "--tokens", "2048"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={})
     found = json.loads(done.stdout.splitlines()[-1])

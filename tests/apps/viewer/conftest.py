@@ -19,4 +19,6 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    return Page(browser)
+    page = Page(browser)
+    yield page
+    assert page.seen == page.expected

@@ -3,8 +3,10 @@
 import base64
 import io
 import json
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from arpo.apps.viewer.command import make_server
+from arpo.apps.viewer.site import Site
 from arpo.envs.miniwob.chromium import Browser
 from arpo.rollout.storage import TrajectoryStore, UpdatedGroup, UpdateRecord, write_update
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
+from tests.rollout.trajectories import make_trajectory
 
 PATIENCE_S = 30.0
 WATCH = """
@@ -43,12 +48,9 @@ def make_episode(
     task_id: str = "page/one/1",
     actions: Sequence[str] = ("click(start_box='(10,20)')", "finished()"),
     response: str = "Thought: I look.\nAction: {action}",
-    task_reward: float = 1.0,
-    outcome: Outcome = Outcome.FINISHED,
-    seed: int = 2**62 + 1,
     version: int = 0,
-    instruction: str = "Press the button.",
     size: tuple[int, int] = (168, 210),
+    **facts: Any,
 ) -> Trajectory:
     pngs = [make_png(len(action) + 7 * number, size) for number, action in enumerate(["", *actions])]
     keys = [screenshot_key(png) for png in pngs]
@@ -66,19 +68,9 @@ def make_episode(
         )
         for number, (key, action) in enumerate(zip(keys, actions, strict=False))
     )
-    return Trajectory(
-        id=id,
-        task_id=task_id,
-        domain=task_id.split("/", maxsplit=1)[0],
-        instruction=instruction,
-        seed=seed,
-        steps=steps,
-        outcome=outcome,
-        task_reward=task_reward,
-        format_reward=0.0,
-        screenshots=dict(zip(keys, pngs, strict=True)),
-        last_screenshot=keys[-1],
-    )
+    usual = {"instruction": "Press the button.", "seed": 2**62 + 1, "screenshots": dict(zip(keys, pngs, strict=True))}
+    made = make_trajectory(id, task_id=task_id, domain=task_id.split("/", maxsplit=1)[0])
+    return replace(made, steps=steps, last_screenshot=keys[-1], **(usual | facts))
 
 
 def make_group(iteration: int, number: int, *rewards: float, **facts: Any) -> list[Trajectory]:
@@ -178,11 +170,22 @@ def address(out, hash=""):
     return (out / "index.html").as_uri() + hash
 
 
+@contextmanager
+def served(site: Site) -> Iterator[str]:
+    """The address of a viewer that is served."""
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 class Page:
     """One page of a browser, used as a person does."""
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
+        self.expected: list[str] = []
+        """What the last document of a test has `seen`."""
         self._session = ""
         target = self.send("Target.createTarget", {"url": "about:blank", "newWindow": True})
         attach = {"targetId": target["targetId"], "flatten": True}
@@ -200,6 +203,11 @@ class Page:
         self.send("Page.navigate", {"url": "about:blank"})
         self.send("Page.navigate", {"url": address})
         self.until("document.documentElement.dataset.opened")
+
+    def show(self, out: Path, runs: Sequence[Path], hash: str = "") -> None:
+        """Write a viewer and open it."""
+        Site(runs, out).write()
+        self.open(address(out, hash))
 
     def reload(self) -> None:
         self.value("document.documentElement.removeAttribute('data-opened')")

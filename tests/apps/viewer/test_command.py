@@ -2,62 +2,50 @@
 
 import os
 import socket
-import threading
 import webbrowser
 
 import httpx
 import pytest
 
 from arpo.__main__ import main
-from arpo.apps.viewer.command import LOOK_EVERY_S, SHARE, last_run, make_server, pause_after
+from arpo.apps.viewer.command import LOOK_EVERY_S, SHARE, last_run, pause_after
 from arpo.apps.viewer.site import Site
-from tests.apps.viewer.support import make_episode, make_group, write_run
+from tests.apps.viewer.support import make_episode, make_group, served, write_run
 
 
-def test_a_run_is_written_beside_itself_and_its_page_is_named(tmp_path, caplog):
-    write_run(tmp_path / "run", make_group(0, 0, 1.0))
-    caplog.set_level("INFO")
-    assert main(["view", str(tmp_path / "run")]) == 0
-    assert (tmp_path / "run" / "view" / "index.html").exists()
-    assert (tmp_path / "run" / "view" / "index.html").as_uri() in caplog.text
-
-
-def test_the_page_is_opened_where_that_is_asked_for(tmp_path, monkeypatch):
-    write_run(tmp_path / "run", make_group(0, 0, 1.0))
-    opened = []
-    monkeypatch.setattr(webbrowser, "open", opened.append)
-    assert main(["view", str(tmp_path / "run")]) == 0
-    assert opened == []
-    assert main(["view", str(tmp_path / "run"), "--open"]) == 0
-    assert opened == [(tmp_path / "run" / "view" / "index.html").as_uri()]
-
-
-def test_two_runs_go_where_they_are_told(tmp_path):
-    for name in ("one", "two"):
+def test_a_run_is_written_beside_itself_and_its_page_is_named_and_opened_where_that_is_asked_for(
+    tmp_path, monkeypatch, caplog
+):
+    for name in ("run", "other"):
         write_run(tmp_path / name, make_group(0, 0, 1.0))
-    assert main(["view", str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "both")]) == 0
+    run, page, opened = str(tmp_path / "run"), tmp_path / "run" / "view" / "index.html", []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    caplog.set_level("INFO")
+    assert main(["view", run]) == 0
+    assert page.as_uri() in caplog.text
+    assert (page.exists(), opened) == (True, [])
+    assert main(["view", run, "--open"]) == 0
+    assert opened == [page.as_uri()]
+    assert main(["view", run, str(tmp_path / "other"), "--out", str(tmp_path / "both")]) == 0
     assert (tmp_path / "both" / "data" / "b" / "index.js").exists()
 
 
-def test_what_cannot_be_shown_is_one_sentence_and_exit_status_2(tmp_path, caplog):
-    assert main(["view", str(tmp_path / "nowhere")]) == 2
-    assert main(["view", "a", "b", "c"]) == 2
-    assert "nowhere: name that of a run" in caplog.text
-    assert "two runs stand side by side, not 3: name one or two" in caplog.text
-
-
-def test_a_place_that_takes_nothing_is_one_sentence_and_exit_status_2(tmp_path, caplog):
+def test_what_cannot_be_shown_and_a_place_that_takes_nothing_are_one_sentence_and_exit_status_2(tmp_path, caplog):
     write_run(tmp_path / "run", make_group(0, 0, 1.0))
     (tmp_path / "file").touch()
-    run = str(tmp_path / "run")
-    assert main(["view", run, "--out", str(tmp_path / "file")]) == 2
-    assert "holds other files: name a new folder with --out" in caplog.text
-    assert main(["view", run, "--out", str(tmp_path / "file" / "view")]) == 2
-    assert "cannot write the viewer to" in caplog.text
+    run, file = str(tmp_path / "run"), str(tmp_path / "file")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["view", run, "--serve", "--port", str(taken.getsockname()[1])]) == 2
-    assert main(["view", run, "--serve", "--port", "70000"]) == 2
-    assert caplog.text.count("name another with --port") == 2
+        for words, said in (
+            ([str(tmp_path / "nowhere")], "nowhere: name that of a run"),
+            (["a", "b", "c"], "two runs stand side by side, not 3: name one or two"),
+            ([run, "--out", file], "holds other files: name a new folder with --out"),
+            ([run, "--out", f"{file}/view"], "cannot write the viewer to"),
+            ([run, "--serve", "--port", str(taken.getsockname()[1])], "name another with --port"),
+            ([run, "--serve", "--port", "70000"], "name another with --port"),
+        ):
+            caplog.clear()
+            assert main(["view", *words]) == 2
+            assert said in caplog.text
 
 
 def test_without_a_name_the_last_run_is_shown(tmp_path, monkeypatch, caplog):
@@ -79,17 +67,15 @@ def base(tmp_path):
     (tmp_path / "run" / "trajectories" / "..odd.png").write_text("beside the screenshots")
     site = Site([tmp_path / "run"], tmp_path / "view", live=True)
     site.write()
-    with make_server(site, 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(site) as root:
+        yield root
 
 
 def get(base, path, **headers):
     return httpx.get(base + path, headers=headers, trust_env=False)
 
 
-def test_page_data_and_screenshots_are_there(base, tmp_path):
+def test_page_data_and_screenshots_are_there_but_for_a_page_of_another_name(base, tmp_path):
     assert "<title>ARPO" in get(base, "/").text
     assert get(base, "/data/a/index.js?v=1").text.startswith("arpoData(")
     key, png = next(iter(make_episode().screenshots.items()))
@@ -97,19 +83,21 @@ def test_page_data_and_screenshots_are_there(base, tmp_path):
     headers = get(base, "/data/site.js").headers  # no foreign page may run the data
     assert (headers["cache-control"], headers["cross-origin-resource-policy"]) == ("no-cache", "same-origin")
     assert headers["x-content-type-options"] == "nosniff"
+    assert get(base, "/", Host="evil.example:80").status_code == 403
+    assert httpx.head(base, headers={"Host": "evil.example"}, trust_env=False).status_code == 403
+    assert pause_after(0.0) == LOOK_EVERY_S
+    assert pause_after(2.0) == 2.0 / SHARE  # a hundred times as long: one core is busy for one percent
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/data/",
-        "/%2e%2e/run/trajectories/train/iteration_000000.jsonl",
-        "/screens/a/ab/..%2f..%2ftrain%2fiteration_000000.jsonl.png",
-        "/screens/a/ab/..odd.png",
-        "/screens/b/ab/" + "a" * 64 + ".png",
-        "/screens/a/ab/" + "a" * 64 + ".png",
-    ],
-)
+ELSEWHERE = [
+    "/data/",
+    "/%2e%2e/run/trajectories/train/iteration_000000.jsonl",
+    "/screens/a/ab/..%2f..%2ftrain%2fiteration_000000.jsonl.png", "/screens/a/ab/..odd.png",
+    "/screens/b/ab/" + "a" * 64 + ".png", "/screens/a/ab/" + "a" * 64 + ".png",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
 def test_nothing_else_is_there(base, path):
     answer = get(base, path)
     assert answer.status_code == 404 or answer.content == b""
@@ -132,13 +120,3 @@ def test_an_address_that_no_browser_would_ask_for_is_not_found(base, path, capfd
         asked.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         assert asked.makefile("rb").readline().split()[1] == b"404"
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_a_look_that_takes_long_is_taken_less_often():
-    assert pause_after(0.0) == LOOK_EVERY_S
-    assert pause_after(2.0) == 2.0 / SHARE  # a hundred times as long: one core is busy for one percent
-
-
-def test_a_page_of_another_name_gets_nothing(base):
-    assert get(base, "/", Host="evil.example:80").status_code == 403
-    assert httpx.head(base, headers={"Host": "evil.example"}, trust_env=False).status_code == 403

@@ -48,7 +48,7 @@ def test_an_action_is_drawn_as_what_it_is(action, drawn):
     assert mark(action.describe(), "") == drawn
 
 
-def test_several_actions_are_told_as_text_and_what_is_no_action_says_why():
+def test_several_actions_are_text_and_what_is_no_action_says_why():
     assert mark("wait()\nclick(start_box='(1,2)')", "") == ["text", "wait()\nclick(start_box='(1,2)')"]
     assert mark("", "bad_box") == ["error", "bad_box"]
     assert mark("", "") == []
@@ -66,25 +66,16 @@ def test_tokens_put_together_are_the_text(tiny_model):
     assert found.keys() == set(ids)
 
 
-def test_a_token_that_is_not_spelled_in_bytes_stands_for_itself(tmp_path):
-    vocabulary = {"a b": 0, "日本": 1, "Ġgr": 2}
-    Tokenizer(WordLevel(vocabulary, unk_token="a b")).save(str(tmp_path / "tokenizer.json"))
-    assert TokenTexts(tmp_path).of(vocabulary.values()) == [(0, "a b"), (1, "日本"), (2, " gr")]
-
-
-def test_an_id_that_is_no_word_is_shown_by_number(tiny_model):
-    assert TokenTexts(tiny_model).of([10**6, -5, 2**70]) == [
-        (-5, "⟨-5⟩"),
-        (10**6, f"⟨{10**6}⟩"),
-        (2**70, f"⟨{2**70}⟩"),
-    ]
-
-
-def test_without_a_vocabulary_or_with_a_broken_one_there_are_no_words(tmp_path):
+def test_a_token_that_is_not_spelled_in_bytes_stands_for_itself_and_an_id_that_is_no_word_is_shown_by_number(tmp_path):
     assert TokenTexts(None).of([1]) == []
     assert not TokenTexts(tmp_path).known
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "trunc')
     assert not TokenTexts(tmp_path).known
+    vocabulary = {"a b": 0, "日本": 1, "Ġgr": 2}
+    Tokenizer(WordLevel(vocabulary, unk_token="a b")).save(str(tmp_path / "tokenizer.json"))
+    assert TokenTexts(tmp_path).of(vocabulary.values()) == [(0, "a b"), (1, "日本"), (2, " gr")]
+    numbers = [-5, 10**6, 2**70]
+    assert TokenTexts(tmp_path).of(numbers) == [(number, f"⟨{number}⟩") for number in numbers]
 
 
 def stored(root, png):
@@ -111,9 +102,7 @@ def test_a_small_screenshot_is_shown_as_it_is_and_a_large_one_as_a_thumbnail(tmp
     assert contents[0] == small
     made = Image.open(io.BytesIO(contents[1]))
     assert (made.format, made.width, made.height) == ("WEBP", THUMBNAIL_WIDTH, 270)
-
-
-def test_what_is_no_picture_has_no_address_or_one_that_shows_nothing(tmp_path):
+    # what is no picture has no address, or one that shows nothing
     small, large = stored(tmp_path, b""), stored(tmp_path, b"x" * (SMALL_BYTES + 1))
     shown = Pictures(tmp_path).of([small, large, "0" * 64, "../../../etc/passwd"])
     assert shown == [(small, "data:image/png;base64,", False), (large, "", False), ("0" * 64, "", False)]

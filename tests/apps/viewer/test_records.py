@@ -15,13 +15,22 @@ def store(tmp_path):
     return write_run(tmp_path, make_group(0, 0, 1.0, 0.0))
 
 
+@pytest.fixture
+def records(store):
+    return read(store)
+
+
+def read(store: TrajectoryStore) -> Records:
+    records = Records(store.root)
+    records.refresh()
+    return records
+
+
 def path_of(store: TrajectoryStore):
     return store.root / "train" / "iteration_000000.jsonl"
 
 
-def test_the_facts_of_an_episode_are_those_of_its_record(store):
-    records = Records(store.root)
-    records.refresh()
+def test_the_facts_of_an_episode_are_those_of_its_record_its_policies_and_of_one_id_the_later_counts(store, records):
     episode = records.episodes["0/0/1"]
     kept = store.get("0/0/1")
     assert (episode.split, episode.iteration, episode.group) == ("train", 0, "0/0")
@@ -29,23 +38,17 @@ def test_the_facts_of_an_episode_are_those_of_its_record(store):
         assert getattr(episode.facts, name) == getattr(kept, name)
     assert (episode.facts.outcome, episode.steps, episode.tokens) == ("terminated", 2, 6)
     assert json.loads(records.line(episode))["id"] == "0/0/1"
-
-
-def test_an_episode_of_several_policies_has_the_oldest_and_the_newest_and_of_one_id_the_later_counts(store):
     episode = make_episode("0/0/2", version=4)
     store.write(replace(episode, steps=(episode.steps[0], replace(episode.steps[1], policy_version=7))))
     store.write(make_episode("0/0/3", actions=()))
     store.write(make_episode("0/0/1", task_reward=0.5))
-    records = Records(store.root)
-    records.refresh()
+    records = read(store)
     found = [(records.episodes[id].oldest, records.episodes[id].newest) for id in ("0/0/2", "0/0/3")]
     assert found == [(4, 7), (0, 0)]
     assert records.episodes["0/0/1"].facts.task_reward == 0.5
 
 
-def test_only_what_is_new_is_read_again(store):
-    records = Records(store.root)
-    records.refresh()
+def test_only_what_is_new_is_read_again(store, records):
     before = records.episodes["0/0/0"]
     records.refresh()
     assert records.episodes["0/0/0"] is before
@@ -56,9 +59,7 @@ def test_only_what_is_new_is_read_again(store):
     assert records.episodes["eval-1/held_out/0/0"].group == "eval-1/held_out/0"
 
 
-def test_a_record_counts_once_it_is_whole(store):
-    records = Records(store.root)
-    records.refresh()
+def test_a_record_counts_once_it_is_whole(store, records):
     line = json.dumps({**json.loads(path_of(store).read_text().splitlines()[0]), "id": "0/0/7"}) + "\n"
     with path_of(store).open("a") as file:
         for part in (line[:100], line[100:-1]):
@@ -74,9 +75,7 @@ def test_a_record_counts_once_it_is_whole(store):
     assert records.torn == []
 
 
-def test_a_file_that_a_resumed_run_wrote_anew_is_read_anew(store):
-    records = Records(store.root)
-    records.refresh()
+def test_a_file_that_a_resumed_run_wrote_anew_is_read_anew(store, records):
     old = records.episodes["0/0/1"]
     store.truncate(0, -1)
     assert not path_of(store).exists()
@@ -87,28 +86,18 @@ def test_a_file_that_a_resumed_run_wrote_anew_is_read_anew(store):
     assert records.line(old) is None  # the place holds something else now
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"steps": [{}]},
-        {"id": 3},
-        {"id": "nowhere"},
-        {"task_reward": float("nan")},
-        {"task_reward": True},
-        {"task_reward": 10**400},
-        {"id": "1/0/0"},
-        {"id": "eval-0/0/0"},
-        {"id": f"{'9' * 300}/0/0"},
-        {"seed": "1"},
-    ],
-    ids=str,
-)
+CHANGES = [
+    {"steps": [{}]}, {"id": 3}, {"id": "nowhere"}, {"task_reward": float("nan")}, {"task_reward": True},
+    {"task_reward": 10**400}, {"id": "1/0/0"}, {"id": "eval-0/0/0"}, {"id": f"{'9' * 300}/0/0"}, {"seed": "1"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_a_record_of_another_shape_is_broken_and_the_others_are_read(store, change):
     lines = path_of(store).read_text().splitlines()
     wrong = json.dumps({**json.loads(lines[0]), **change})
     path_of(store).write_text("\n".join([lines[0], wrong, "{", lines[1]]) + "\n")
-    records = Records(store.root)
-    records.refresh()
+    records = read(store)
     assert list(records.episodes) == ["0/0/0", "0/0/1"]
     assert [(broken.file, broken.line) for broken in records.broken] == [
         ("train/iteration_000000.jsonl", 2),
@@ -137,9 +126,7 @@ def test_bytes_that_are_no_text_or_no_number_are_broken(store, old, new):
 
 
 def test_a_file_that_cannot_be_read_is_broken_and_the_others_are_read(store):
-    odd = store.root / "train" / "iteration_000001.jsonl"
-    records = Records(store.root)
-    records.refresh()
+    odd, records = store.root / "train" / "iteration_000001.jsonl", read(store)
     odd.mkdir()
     records.refresh()
     records.refresh()
@@ -186,32 +173,32 @@ def test_a_group_that_begins_with_a_replay_is_of_its_own_iteration(tmp_path):
     assert (group.first.id, group.first.iteration) == ("3/0/1", 3)
 
 
-def test_without_a_record_members_stand_by_number(tmp_path):
-    store = write_run(tmp_path, [make_episode(f"0/0/{member}") for member in (10, 2, 0)])
-    group = groups_of(store.root)["0/0"]
-    assert ids(group) == ["0/0/0", "0/0/2", "0/0/10"]
-    assert group.update is None
-    assert all(member.advantage is None and not member.left_out for member in group.members)
-
-
-def test_a_member_that_is_not_on_disk_is_left_out_and_the_numbers_of_the_others_stay_theirs(tmp_path):
+@pytest.mark.parametrize(
+    ("stored", "learned", "found"),
+    [
+        ((0, 2), (0, 1, 2), [("0/0/0", 0, 0.75, False), ("0/0/2", 2, 0.25, False)]),
+        ((2,), (0, 1), [("0/0/2", None, None, False)]),  # of which nothing learned is on disk
+    ],
+)
+def test_a_member_that_is_not_on_disk_is_left_out_and_the_numbers_of_the_others_stay_theirs(
+    tmp_path, stored, learned, found
+):
     members = make_group(0, 0, 1.0, 0.0, 0.5)
-    store = write_run(tmp_path, [members[0], members[2]])
-    write_numbers(store, 0, [members])
+    store = write_run(tmp_path, [members[number] for number in stored])
+    write_numbers(store, 0, [[members[number] for number in learned]])
     group = groups_of(store.root)["0/0"]
-    assert [(member.episode.id, member.number, member.advantage) for member in group.members] == [
-        ("0/0/0", 0, 0.75),
-        ("0/0/2", 2, 0.25),
-    ]
+    facts = [(member.episode.id, member.number, member.advantage, member.left_out) for member in group.members]
+    assert facts == found
+    assert (group.update is None) == (found[0][1] is None)
 
 
-def test_a_group_of_which_nothing_learned_is_on_disk_is_shown_as_if_there_were_no_record(tmp_path):
-    members = make_group(0, 0, 1.0, 0.0, 0.5)
-    store = write_run(tmp_path, [members[2]])
-    write_numbers(store, 0, [members[:2]])
-    group = groups_of(store.root)["0/0"]
-    assert [(member.episode.id, member.left_out) for member in group.members] == [("0/0/2", False)]
-    assert group.update is None
+def test_groups_and_without_a_record_their_members_stand_as_people_count(tmp_path):
+    names = ["eval-10/a/0/0", "10/2/0", "9/10/0", "9/9/10", "9/9/2", "9/9/0", "eval-9/a/0/0"]
+    found = groups_of(write_run(tmp_path, map(make_episode, names)).root)
+    assert list(found) == ["9/9", "9/10", "10/2", "eval-9/a/0", "eval-10/a/0"]
+    assert ids(found["9/9"]) == ["9/9/0", "9/9/2", "9/9/10"]
+    assert found["9/9"].update is None
+    assert all(member.advantage is None and not member.left_out for member in found["9/9"].members)
 
 
 def test_records_of_updates_are_read_once_and_again_when_they_change(tmp_path):
@@ -234,9 +221,3 @@ def test_records_of_updates_are_read_once_and_again_when_they_change(tmp_path):
     updates.refresh()
     assert updates.records == []
     assert known.iteration == 1
-
-
-def test_groups_stand_as_people_count(tmp_path):
-    ids_ = ["eval-10/a/0/0", "10/2/0", "9/10/0", "9/9/0", "eval-9/a/0/0"]
-    found = groups_of(write_run(tmp_path, [make_episode(each) for each in ids_]).root)
-    assert list(found) == ["9/9", "9/10", "10/2", "eval-9/a/0", "eval-10/a/0"]

@@ -184,33 +184,23 @@ def test_what_was_said_lies_beside_it_for_the_search(tmp_path):
     assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1], ["3/1", 0]]
 
 
-def test_nothing_in_the_folder_says_where_the_run_lay(tmp_path):
-    small_run(tmp_path / "run")
-    Site([tmp_path / "run"], tmp_path / "view").write()
-    files = [path for path in (tmp_path / "view").rglob("*") if path.is_file()]
-    assert not [path.name for path in files if str(tmp_path) in path.read_text()]
-
-
-def test_an_update_that_was_taken_again_shows_its_new_numbers(tmp_path):
-    store = small_run(tmp_path)
-    site = Site([tmp_path], tmp_path / "view")
+def test_a_chunk_that_is_lost_or_whose_update_was_taken_again_is_written_again(tmp_path):
+    store, out = small_run(tmp_path / "run"), tmp_path / "view"
+    site = Site([tmp_path / "run"], out)
     site.write()
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert not [path.name for path in files if str(tmp_path) in path.read_text()]  # says where the run lay
+    chunk = next((out / "data" / "a" / "g").iterdir())
+    whole = chunk.read_bytes()
+    chunk.unlink()
+    Site([tmp_path / "run"], out).write()
+    assert chunk.read_bytes() == whole
     record = read_update(update_path(store.root, 0))
     write_update(store.root, replace(record, numbers={"logprobs": record.numbers["logprobs"] - 1}))
     site.write()
-    numbers = numbers_of(chunk_of(tmp_path / "view", "0/0")["members"][0])
+    numbers = numbers_of(chunk_of(out, "0/0")["members"][0])
     assert list(numbers) == ["logprobs"]
     assert numbers["logprobs"].tolist() == (record.tokens(0)["logprobs"] - 1).tolist()
-
-
-def test_a_chunk_that_is_lost_is_written_again(tmp_path):
-    small_run(tmp_path)
-    Site([tmp_path], tmp_path / "view").write()
-    chunk = next((tmp_path / "view" / "data" / "a" / "g").iterdir())
-    whole = chunk.read_bytes()
-    chunk.unlink()
-    Site([tmp_path], tmp_path / "view").write()
-    assert chunk.read_bytes() == whole
 
 
 def test_what_holds_no_episodes_is_told_from_what_is_not_there(tmp_path):
@@ -231,39 +221,46 @@ def test_what_holds_no_episodes_is_told_from_what_is_not_there(tmp_path):
             Site([tmp_path / run], tmp_path / "view")
 
 
-def test_a_store_of_broken_lines_alone_still_opens(tmp_path):
-    (tmp_path / "trajectories" / "train").mkdir(parents=True)
-    (tmp_path / "trajectories" / "train" / "iteration_000000.jsonl").write_text("{}\n")
-    Site([tmp_path], tmp_path / "view").write()
-    assert index_of(tmp_path / "view")["broken"][0][:2] == ["train/iteration_000000.jsonl", 1]
-
-
-def test_a_store_alone_can_be_looked_at(tmp_path):
+def test_a_store_alone_can_be_looked_at_and_one_of_broken_lines_alone(tmp_path):
     store: TrajectoryStore = small_run(tmp_path)
     Site([store.root], tmp_path / "elsewhere").write()
     assert index_of(tmp_path / "elsewhere")["screens"] == "../trajectories/screens"
+    (tmp_path / "broken" / "trajectories" / "train").mkdir(parents=True)
+    (tmp_path / "broken" / "trajectories" / "train" / "iteration_000000.jsonl").write_text("{}\n")
+    Site([tmp_path / "broken"], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["broken"][0][:2] == ["train/iteration_000000.jsonl", 1]
 
 
-def settings_of(run):
-    config = read_folder(run).config
-    return viewer.threshold_of(config), viewer.model_of(config, run)
-
-
-def curves_of(run):
-    return viewer.curves_of(read_folder(run))
-
-
-def evaluations_of(run):
-    return viewer.evaluations_of(read_folder(run))
-
-
-def origin_of(run):
-    return viewer.origin_of(read_folder(run))
-
-
-def test_a_run_without_its_files_has_defaults(tmp_path):
-    assert settings_of(tmp_path) == (0.5, None)
-    assert (curves_of(tmp_path), evaluations_of(tmp_path), origin_of(tmp_path)) == ({}, [], [])
+def test_the_index_has_curves_evaluations_and_the_last_start_of_a_run_as_far_as_their_files_are_whole(tmp_path):
+    files = read_folder(tmp_path)
+    assert (viewer.threshold_of(files.config), viewer.model_of(files.config, tmp_path)) == (0.5, None)
+    assert (viewer.curves_of(files), viewer.evaluations_of(files), viewer.origin_of(files)) == ({}, [], [])
+    lines = [{"step": 1, "policy/entropy": 0.5}, {"step": 2, "policy/entropy": 9}, {"step": 2, "policy/entropy": 0.25}]
+    text = "\n".join(map(json.dumps, lines)) + '\nnot json\n{"step": 3, "policy/entropy": NaN}\n{"step": 4, "pol'
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert viewer.curves_of(read_folder(tmp_path)) == {"policy/entropy": [[1, 0.5], [2, 0.25]]}
+    overall = {"success_rate": 0.5, "interval_low": 0.25, "interval_high": 0.75, "episodes": 8}
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "iteration_000010.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 1}}))
+    (tmp_path / "eval" / "iteration_000020.json").write_text("{")
+    (tmp_path / "eval" / "iteration_000030.json").write_text(
+        json.dumps({"held_out": {"overall": {"success_rate": 0.5}}})
+    )
+    (tmp_path / "results.json").write_text(json.dumps({"tasks": {"overall": overall, "lost": 0}}))
+    assert viewer.evaluations_of(read_folder(tmp_path)) == [
+        [10, "held_out", 0.5, 0.25, 0.75, 8, 1],
+        [0, "tasks", 0.5, 0.25, 0.75, 8, 0],
+    ]
+    starts = [
+        {"command": ["old.py"]},
+        {"command": ["train.py", "seed=1,2"], "git": {"commit": "abc"}, "status": "finished"},
+    ]
+    (tmp_path / "run.json").write_text(json.dumps({"starts": starts}))
+    assert viewer.origin_of(read_folder(tmp_path)) == [
+        ["command", "python train.py seed=1,2"],
+        ["commit", "abc"],
+        ["status", "finished"],
+    ]
 
 
 def test_the_model_is_found_from_where_the_run_was_started(tmp_path):
@@ -274,7 +271,8 @@ def test_the_model_is_found_from_where_the_run_was_started(tmp_path):
     (run / "config.yaml").write_text(
         "model: {path: outputs/warm/policy}\nrollout: {settings: {success_threshold: 0.25}}\n"
     )
-    assert settings_of(run) == (0.25, model)
+    config = read_folder(run).config
+    assert (viewer.threshold_of(config), viewer.model_of(config, run)) == (0.25, model)
 
 
 def test_a_configuration_that_is_no_yaml_or_names_nothing_breaks_nothing(tmp_path):
@@ -288,35 +286,5 @@ def test_a_configuration_that_is_no_yaml_or_names_nothing_breaks_nothing(tmp_pat
         f"rollout: {{settings: {{success_threshold: 1{'0' * 400}}}}}",
     ):
         (tmp_path / "config.yaml").write_text(text)
-        assert settings_of(tmp_path) == (0.5, None)
-
-
-def test_curves_are_read_from_whole_lines_and_a_repeated_iteration_counts_once(tmp_path):
-    lines = [{"step": 1, "policy/entropy": 0.5}, {"step": 2, "policy/entropy": 9}, {"step": 2, "policy/entropy": 0.25}]
-    text = "\n".join(map(json.dumps, lines)) + '\nnot json\n{"step": 3, "policy/entropy": NaN}\n{"step": 4, "pol'
-    (tmp_path / "metrics.jsonl").write_text(text)
-    assert curves_of(tmp_path) == {"policy/entropy": [[1, 0.5], [2, 0.25]]}
-
-
-def test_evaluations_come_from_their_files_and_odd_ones_are_left_out(tmp_path):
-    overall = {"success_rate": 0.5, "interval_low": 0.25, "interval_high": 0.75, "episodes": 8}
-    (tmp_path / "eval").mkdir()
-    (tmp_path / "eval" / "iteration_000010.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 1}}))
-    (tmp_path / "eval" / "iteration_000020.json").write_text("{")
-    (tmp_path / "eval" / "iteration_000030.json").write_text(
-        json.dumps({"held_out": {"overall": {"success_rate": 0.5}}})
-    )
-    (tmp_path / "results.json").write_text(json.dumps({"tasks": {"overall": overall, "lost": 0}}))
-    assert evaluations_of(tmp_path) == [
-        [10, "held_out", 0.5, 0.25, 0.75, 8, 1],
-        [0, "tasks", 0.5, 0.25, 0.75, 8, 0],
-    ]
-
-
-def test_the_origin_is_that_of_the_last_start(tmp_path):
-    starts = [
-        {"command": ["old.py"]},
-        {"command": ["train.py", "seed=1,2"], "git": {"commit": "abc"}, "status": "finished"},
-    ]
-    (tmp_path / "run.json").write_text(json.dumps({"starts": starts}))
-    assert origin_of(tmp_path) == [["command", "python train.py seed=1,2"], ["commit", "abc"], ["status", "finished"]]
+        config = read_folder(tmp_path).config
+        assert (viewer.threshold_of(config), viewer.model_of(config, tmp_path)) == (0.5, None)

@@ -43,7 +43,7 @@ class Run {
     return key.includes("/") ? key.slice(0, key.lastIndexOf("/")) : key;
   }
 
-  chunk(group) { return Data.load(`${this.letter}/g/${this.groups.file[group]}`, this.groups.digest[group]); }
+  chunk(group) { return Data.load(`${this.letter}/g/${this.groups.file[group]}`, this.groups.file[group]); }
 
   iterationAddress(column, query) { return address([this.letter, "iteration", column], query); }
   groupAddress(group, query) { return address([this.letter, "group", this.groups.key[group]], query); }

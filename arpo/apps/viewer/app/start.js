@@ -76,7 +76,7 @@ const START = (() => {
   // Names the state of what a page of one group shows; nothing on other pages.
   function subject() {
     const { page, of, parts } = route();
-    return [PAGES.group, PAGES.episode].includes(page) ? of.groups.digest[of.byKey.get(parts[0])] : null;
+    return [PAGES.group, PAGES.episode].includes(page) ? of.groups.file[of.byKey.get(parts[0])] : null;
   }
 
   async function look() {

@@ -1,4 +1,4 @@
-"""The files that one synchronous iteration runs through: `python -m tests.iteration_files` prints them.
+"""The files that one synchronous iteration runs through: `python -m tools.iteration_files` prints them.
 
 It trains `experiment=smoke engine=hf` for three iterations and notes every function of `arpo/` that is called in the
 second one, from its request for groups to the next request, in whatever thread. Of each file it counts the lines of
@@ -32,6 +32,7 @@ class Calls:
         self.asked = 0
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a function that is called, as `sys.setprofile` asks for."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(str(ROOT)):
             return
@@ -41,7 +42,7 @@ class Calls:
 
 
 def lines_of(path: Path, first_lines: set[int]) -> int:
-    """The lines of the functions that begin there; a function within one counts once."""
+    """Return the lines of the functions that begin there; a function within one counts once."""
     found: set[int] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -52,7 +53,7 @@ def lines_of(path: Path, first_lines: set[int]) -> int:
 
 
 def report(calls: Calls) -> str:
-    """A table with a line a folder, in which each file has the number of its lines that belong to the iteration."""
+    """Return a table with a line a folder, in which each file has the number of its lines that the iteration runs."""
     folders: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for path, first_lines in ((Path(name), lines) for name, lines in calls.found.items()):
         folder = path.relative_to(ROOT).parent
@@ -75,6 +76,7 @@ def report(calls: Calls) -> str:
 
 
 def main() -> None:
+    """Run the experiment and print the table."""
     calls = Calls()
     sys.argv = ["train.py", *WORDS, *sys.argv[1:]]
     threading.setprofile(calls)
