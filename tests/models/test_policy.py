@@ -351,7 +351,7 @@ def test_no_forward_and_no_backward_asks_the_device_for_a_number(each_tiny, trai
         (lambda path: Policy(path, logits_chunk=0), "logits_chunk must be at least 1, got 0"),
         (lambda path: Policy(path, dtype="float8"), "dtype must be 'float32' or 'bfloat16', got 'float8'"),
         (lambda path: Policy(path, lora=LoraSettings(4)), "set train_vision=false"),
-        (lambda path: Policy(path).action_logprobs(None, 0.0), "temperature must be positive"),
+        (lambda path: (it := Policy(path)).action_logprobs(mixed_batch(it), 0.0), "temperature must be positive"),
         (lambda path: Policy(path, offload_activations=True), "needs gradient_checkpointing=true"),
         (
             lambda path: Policy(path, gradient_checkpointing="selective", attention="eager"),
