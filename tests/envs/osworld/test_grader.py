@@ -2,12 +2,14 @@
 
 import json
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from arpo.envs.osworld.grader import MAIN, Grader
 from arpo.envs.osworld.tasks import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import BlamedError, ConfigError, EnvError
+from arpo.host.cell import Cells
 from tests.envs.osworld.guest import HOME, failure, in_json, running_guest
 from tests.envs.osworld.standins.building import make_files
 from tests.envs.osworld.support import (
@@ -172,13 +174,18 @@ def test_a_program_for_which_the_machine_was_too_slow_is_an_environment_error(gr
 
 
 @needs_judging
-def test_sounds_are_compared_in_a_cell_and_two_that_cannot_be_read_are_not_alike(grader, guest, tmp_path):
-    """OSWorld's metric takes two sounds for the same if it can read neither: its libraries must be there."""
+def test_sounds_are_compared_in_a_cell_and_two_that_cannot_be_read_are_not_alike(guest, tmp_path):
+    """OSWorld's metric takes two sounds for the same if it can read neither: its libraries must be there.
+
+    They compile for ten seconds of a core, and before a judgement.
+    """
+    grader = Grader(PYTHON, timeout_s=120, cells=lambda program: Cells.of(replace(program, cpu_s=5)))
     make_files({"": [tmp_path / "gold.mp3"]})
     task = {"func": "compare_audios", "result": vm_file("mine.mp3"), "expected": cloud_file("gold.mp3")}
     for content, score in (((tmp_path / "gold.mp3").read_bytes(), 1.0), (b"junk", 0.0)):
         guest.files[f"{HOME}/mine.mp3"] = content
         assert grader.grade(task, doors(guest), {"gold.mp3": tmp_path / "gold.mp3"}) == score
+    grader.close()
 
 
 SUITE = """
