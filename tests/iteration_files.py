@@ -1,4 +1,4 @@
-"""The files that one synchronous iteration runs through: `python -m tools.iteration_files` prints them.
+"""The files that one synchronous iteration runs through: `python -m tests.iteration_files` prints them.
 
 It trains `experiment=smoke engine=hf` for three iterations and notes every function of `arpo/` that is called in the
 second one, from its request for groups to the next request, in whatever thread. Of each file it counts the lines of
@@ -10,6 +10,7 @@ import ast
 import os
 import runpy
 import sys
+import tempfile
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -78,18 +79,19 @@ def report(calls: Calls) -> str:
 def main() -> None:
     """Run the experiment and print the table."""
     calls = Calls()
-    sys.argv = ["train.py", *WORDS, *sys.argv[1:]]
-    threading.setprofile(calls)
-    sys.setprofile(calls)
-    try:
-        runpy.run_path("train.py", run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            raise
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-        sys.stdout.write(f"{report(calls)}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        sys.argv = ["train.py", *WORDS, f"hydra.run.dir={folder}", *sys.argv[1:]]
+        threading.setprofile(calls)
+        sys.setprofile(calls)
+        try:
+            runpy.run_path("train.py", run_name="__main__")
+        except SystemExit as end:
+            if end.code:
+                raise
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    sys.stdout.write(f"{report(calls)}\n")
 
 
 if __name__ == "__main__":
