@@ -24,7 +24,9 @@ from arpo.errors import ConfigError
 from arpo.host.machine import Budget
 from arpo.models.family import FAMILIES, family_named
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.offline import DPOModule, KTOModule, SFTModule
+from arpo.modules.offline.dpo import DPOModule
+from arpo.modules.offline.kto import KTOModule
+from arpo.modules.sft import SFTModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.run import preflight, rules
 from arpo.run.arguments import check_arguments

@@ -25,10 +25,15 @@ from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_
 log = logging.getLogger(__name__)
 
 
+def _log_retry(state: tenacity.RetryCallState) -> None:
+    assert state.outcome is not None
+    log.warning("demonstrating again, because the environment failed: %s", state.outcome.exception())
+
+
 _elsewhere = tenacity.retry(
     retry=tenacity.retry_if_exception_type((EnvError, DesktopDestroyedError)),
     stop=tenacity.stop_after_attempt(3),
-    before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
+    before_sleep=_log_retry,
     reraise=True,
 )
 """Plays an episode that an environment fails again, on another environment: the pool takes the failed one out."""

@@ -13,11 +13,7 @@ _decoder: Callable[[Any], "msgspec.json.Decoder[Any]"] = cache(msgspec.json.Deco
 
 
 def decoded(content: bytes | msgspec.Raw, kind: type[_T], what: str, *, fault: str = "guest") -> _T:
-    """Return the answer to a question as a `str`, a `list[float]` or a dataclass whose fields must be there.
-
-    Raises:
-        EnvError: Of kind `fault`, if it is no JSON, or of another type, or nested too deeply.
-    """
+    """Return an answer as a `str`, a `list[float]` or a dataclass, or raise an `EnvError` of kind `fault`."""
     try:
         return cast(_T, _decoder(kind).decode(content))
     except (ValueError, RecursionError) as error:  # what a decoder raises, bytes that are no text included

@@ -31,11 +31,7 @@ LARGEST_SCREEN = 3840 * 2160
 
 
 def check_screenshot(observation: Observation) -> None:
-    """Check that a screenshot is a whole PNG of the size that the observation says, and that its pixels decode.
-
-    Raises:
-        EnvError: Of kind `screenshot`.
-    """
+    """Check that a screenshot is a whole PNG of the size that the observation says, and that its pixels decode."""
     with env_boundary("screenshot", "a screenshot cannot be checked"):
         said, size = (observation.width, observation.height), measured(observation.screenshot)
         if size != said:
@@ -47,9 +43,6 @@ def check_picture(png: bytes) -> None:
     """Check that bytes are a whole PNG of a size that models see, which every decoder decodes to the same pixels.
 
     What is longer than its pixels without compression carries something else, to the trainer and to the disk.
-
-    Raises:
-        EnvError: Of kind `screenshot`.
     """
     with env_boundary("screenshot", f"a screenshot of {len(png)} bytes cannot be decoded"):
         width, height = measured(png)
@@ -68,11 +61,7 @@ def most_bytes(width: int, height: int) -> int:
 
 
 def measured(png: bytes) -> tuple[int, int]:
-    """Return the width and height that a screenshot says, of a guest whose screen is not known otherwise.
-
-    Raises:
-        EnvError: Of kind `screenshot`, if it is no PNG, larger than any screen, or narrower than models see.
-    """
+    """Return the width and height that a screenshot says: a PNG no larger than any screen, as wide as models see."""
     if type(png) is not bytes or not png.startswith(BEGINNING) or len(png) < len(BEGINNING) + HEADER.size:
         raise _fault(f"must be a PNG, and begin with its size; its {len(png)} bytes begin with {png[:24]!r}")
     width, height, *_ = HEADER.unpack_from(png, len(BEGINNING))

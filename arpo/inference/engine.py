@@ -230,7 +230,7 @@ def context_of(path: str | Path) -> int | None:
 
 
 def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
-    """Return the size of a weight update in numbers: of all weights, or of adapters of every layer of the blocks."""
+    """Return the size of a weight update in numbers: of all weights, or of adapters of the blocks' linear layers."""
     shapes = CheckpointWeights(path).shapes
     if lora_rank is None:
         return sum(math.prod(shape) for shape in shapes.values())

@@ -38,10 +38,9 @@ class Distillation(GRPO):
         assert scores is not None, "needs.scores"
         found = super().credits(groups)
         for row, said in zip(found, scores, strict=True):
-            for place, each in enumerate(said):
+            for place, (credit, each) in enumerate(zip(list(row), said, strict=True)):
                 assert each.teacher is not None, "needs.teacher"
-                rewarded = self.reward_weight * row[place].advantages
-                row[place] = Credit(each.teacher - each.logprobs + rewarded)
+                row[place] = Credit(each.teacher - each.logprobs + self.reward_weight * credit.advantages)
         return found
 
     @override

@@ -78,18 +78,15 @@ def _described(folder: Path) -> dict[str, Any]:
     # The rules by which screens and words become inputs, as transformers reads them from files of any form.
     processor = load_processor(folder)
     tokenizer = processor.tokenizer
-    return (
-        vocabulary
-        | sampling
-        | {
-            "config.json": completed_config(_read(folder / "config.json")),
-            "weights": shapes,
-            "images": asdict(replace(image_numbers(processor.image_processor, folder), missing_limits={})),
-            "chat template": processor.chat_template or tokenizer.chat_template,
-            "special tokens": tokenizer.get_added_vocab()
-            | {"end": tokenizer.eos_token, "padding": tokenizer.pad_token},
-        }
-    )
+    return {
+        "config.json": completed_config(_read(folder / "config.json")),
+        "weights": shapes,
+        **vocabulary,
+        **sampling,
+        "images": asdict(replace(image_numbers(processor.image_processor, folder), missing_limits={})),
+        "chat template": processor.chat_template or tokenizer.chat_template,
+        "special tokens": tokenizer.get_added_vocab() | {"end": tokenizer.eos_token, "padding": tokenizer.pad_token},
+    }
 
 
 def _differing(one: Any, other: Any, key: str) -> Iterator[str]:

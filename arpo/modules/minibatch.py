@@ -4,7 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain
 
 import torch
 import torch.distributed as dist
@@ -249,8 +249,9 @@ def by_tower(policies: Sequence[Policy]) -> list[list[Policy]]:
         if policy.frozen_vision:
             weights = list(policy.vision.parameters())
             for group in groups:
-                pairs = zip_longest(group[0].vision.parameters(), weights, fillvalue=torch.empty(0))
-                if all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs):
+                first = list(group[0].vision.parameters())
+                same = (a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(first, weights, strict=False))
+                if len(first) == len(weights) and all(same):
                     group.append(policy)
                     break
             else:

@@ -361,11 +361,7 @@ class RolloutRuntime:
         self._meter = meter
 
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Send the engine new weights; blocks until it serves them, or in a fleet until a replica does.
-
-        Raises:
-            WeightSyncError: If the engine does not take them.
-        """
+        """Send the engine new weights; blocks until it serves them, or in a fleet until a replica does."""
         self.watch(
             self._loop.submit(self._update_weights(tensors, version)),
             lambda: f"the trainer waits until the engine serves policy version {version}",
@@ -421,13 +417,15 @@ class RolloutRuntime:
                 self._loop.close()
                 self._loop.start()
             if self.answers():
-                self._loop.run(self._close(self._engine, self._runner))
+                self._loop.run(self._close())
         finally:
             self._loop.close()
-            self._engine = self._runner = None  # also where the loop is blocked
-            self._meter = Meter
+        self._engine = self._runner = None  # also where the loop is blocked
+        self._meter = Meter
 
-    async def _close(self, engine: InferenceEngine | None, runner: EpisodeRunner | None) -> None:
+    async def _close(self) -> None:
+        engine, runner = self._engine, self._runner
+        self._engine = self._runner = None  # a second call, as after an interrupt, finds nothing to close
         async with AsyncExitStack() as stack:  # each part is closed even where closing another one fails
             if engine is not None:
                 stack.push_async_callback(engine.close)

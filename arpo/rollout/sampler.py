@@ -43,7 +43,8 @@ class ShuffledTasks:
 
     An iteration may reach over the border of two epochs, and then a task may stand in it twice (two groups). Groups
     are asked for when an environment is free and `max_policy_lag` allows it: in a fixed order, from one thread, and
-    never while the state is read.
+    never while the state is read. All that a sampler knows is in its state, built-ins from which it goes on exactly,
+    or in the statistics, which are no part of it.
 
     Args:
         tasks: What to learn.

@@ -50,7 +50,8 @@ def check_choices(cfg: DictConfig) -> None:
     check_cluster()
     preflight(OmegaConf.to_object(cfg.requires), required_model(cfg))  # type: ignore[arg-type]
     check_rules(cfg, rules.NUMBERS, rules.TRAINING)
-    check_rules(cfg, [the_folder_holds_the_same_run, overrides_have_effects, osworld_tasks_can_be_set_up])
+    check_rules(cfg, [the_folder_holds_the_same_run, overrides_have_effects])
+    check_rules(cfg, [osworld_tasks_can_be_set_up])  # it asks an engine and servers
     check_arguments(cfg, LIGHT)
     try_constructors(cfg, LIGHT)
     check_arguments(cfg)

@@ -108,7 +108,7 @@ def overrides_have_effects(chosen: FlatConfig) -> Iterator[str]:
             if hydra.mode == RunMode.MULTIRUN:
                 log.warning("%s changes nothing of this run: %s", override, why)
             else:
-                yield f"{override}: {why}, or leave it out"
+                yield f"{override}: {why}, or leave it out: as it is, it changes nothing of this run"
 
 
 def _unread(chosen: FlatConfig, read: set[str], override: str) -> str | None:

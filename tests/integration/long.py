@@ -25,6 +25,7 @@ from arpo.inference.vllm import VllmEngine
 from arpo.models.collate import collate
 from arpo.models.families import qwen2_5_vl, qwen3_vl
 from arpo.models.policy import LoraSettings, Policy
+from arpo.models.tiny import VISION_SPREAD
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
@@ -111,7 +112,7 @@ def look_as_published(path: Path, family: str) -> Policy:
     with torch.no_grad():
         for weights in policy.model.model.visual.parameters():
             if weights.ndim > 1:  # biases begin as nought, and norms as one
-                weights.mul_(spread / qwen2_5_vl.VISION_SPREAD)
+                weights.mul_(spread / VISION_SPREAD)
     return policy
 
 

@@ -10,7 +10,10 @@ from torch.utils.data import DataLoader
 
 from arpo.models.placement import full
 from arpo.models.policy import LoraSettings, Policy
-from arpo.modules.offline import DPOModule, KTOModule, OfflineModule, SFTModule
+from arpo.modules.offline.base import OfflineModule
+from arpo.modules.offline.dpo import DPOModule
+from arpo.modules.offline.kto import KTOModule
+from arpo.modules.sft import SFTModule
 from arpo.types import Trajectory
 from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
 from tests.invariant.running import run_alone

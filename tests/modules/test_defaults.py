@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from arpo.methods.grpo import GRPO
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.offline import KTOModule, SFTModule
+from arpo.modules.offline.kto import KTOModule
+from arpo.modules.sft import SFTModule
 from arpo.replay import ReplayBuffer
 from arpo.run.build import build, register_resolvers
 

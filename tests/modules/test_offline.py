@@ -15,7 +15,10 @@ from arpo.errors import ConfigError
 from arpo.methods.kto import mismatched, mismatches
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import tokenize
-from arpo.modules.offline import DPOModule, KTOModule, Sequences, SFTModule
+from arpo.modules.offline.base import Sequences
+from arpo.modules.offline.dpo import DPOModule
+from arpo.modules.offline.kto import KTOModule
+from arpo.modules.sft import SFTModule
 from arpo.run.loggers import JsonLinesLogger
 from tests.models import samples
 from tests.modules.conftest import fit, logprobs_of, metrics, quiet_trainer, weights

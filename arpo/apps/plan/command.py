@@ -29,7 +29,7 @@ from arpo.host.terminal import print_table
 from arpo.models.family import family_named
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.offline import OfflineModule
+from arpo.modules.offline.base import OfflineModule
 from arpo.run.build import build, engine_key, engines_sleep, imitates, method_of, rolls_out
 from arpo.run.build import compose as compose_file
 from arpo.run.choices import CONF, short_choices

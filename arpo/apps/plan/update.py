@@ -20,7 +20,7 @@ from arpo.models.placement import shard
 from arpo.models.policy import Policy
 from arpo.modules.base import PolicyModule
 from arpo.modules.grpo import GRPOModule, UpdateWork
-from arpo.modules.offline import OfflineModule, Sequences
+from arpo.modules.offline.base import OfflineModule, Sequences
 from arpo.modules.offload import OffloadedAdamW
 
 

@@ -55,11 +55,7 @@ class TaskSetup:
         self._prepares = False
 
     def prepare(self, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Perform the steps of `config`, in order.
-
-        Raises:
-            EnvError: If one fails: an episode must not begin in another state than the task describes.
-        """
+        """Perform the steps of `config`, in order: an episode begins in no other state than the task describes."""
         self._prepares = True
         for index, step in enumerate(steps):
             try:

@@ -93,11 +93,7 @@ class Transport:
             raise NoAnswerError("guest", f"{method} {request.url.path} of {self._name}: {error}") from error
 
     def tunnel(self, path: str, *, timeout_s: float) -> socket.socket:
-        """Return the connection of a request, which the server has made one to somewhere else.
-
-        Raises:
-            NoAnswerError: If it has not.
-        """
+        """Return the connection of a request, which the server has made one to somewhere else."""
         address = urlsplit(self._address)
         head = "".join(f"{name}: {value}\r\n" for name, value in self._headers.items())
         try:

@@ -76,8 +76,11 @@ class ChromiumError(RuntimeError):
     """Raised when Chromium refuses a command or a script throws."""
 
 
-class _Named(msgspec.Struct):
-    product: str = ""
+class _Version(msgspec.Struct):
+    product: str
+
+
+class _Detached(msgspec.Struct):
     sessionId: str = ""  # noqa: N815 - the name is DevTools'
 
 
@@ -107,7 +110,7 @@ class Browser:
             self.pid, self._write_fd, self._read_fd = _spawn(executable, self.profile, renderers)
             undo.callback(self.kill, "it did not start")
             threading.Thread(target=self._read, name="arpo-chromium", daemon=True).start()
-            version = decoded(self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S), _Named, "its version")
+            version = decoded(self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S), _Version, "its version")
             undo.pop_all()
         log.info("started %s as process %d", version.product, self.pid)
 
@@ -206,7 +209,7 @@ class Browser:
                 future.set_result(message.result)
             return
         if message.method in ("Inspector.targetCrashed", "Target.detachedFromTarget"):
-            lost = decoded(message.params, _Named, message.method, fault="crash")
+            lost = decoded(message.params, _Detached, message.method, fault="crash")
             self._fail_session(lost.sessionId or message.sessionId)
             return
         with self._lock:

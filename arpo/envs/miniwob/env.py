@@ -194,5 +194,7 @@ class MiniWobEnv(KnownDesktop):
 def _page_and_seed(task: Task) -> tuple[str, int]:
     page, seed = task.config.get("page"), task.config.get("seed")
     if page not in known_pages() or not isinstance(seed, int):
-        raise TaskFormatError(f"task {task.id!r} needs a config with page, one of MiniWoB++, and an integer seed")
+        raise TaskFormatError(
+            f"task {task.id!r} needs a page of MiniWoB++ and an integer seed, got {page=} and {seed=}"
+        )
     return page, seed

@@ -86,11 +86,7 @@ class EnvPool:
         self._repairs: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start all workers and build all environments; those that fail are tried again in the background.
-
-        Raises:
-            EnvError: If no environment could be built at all.
-        """
+        """Start all workers and build all environments, one at least; others that fail are tried again meanwhile."""
         if self._slots:
             raise ConfigError("the pool is started already; close it first")
         self._slots, self._free = make_slots(self.size, self._envs_per_worker), asyncio.Queue()

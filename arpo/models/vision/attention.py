@@ -139,7 +139,8 @@ class VisionTower:
             if isinstance(value, Segments):
                 given[name] = value.to(pixels.device)
         seen = self._visual(pixels, grid_thw=None, **given)
-        return torch.cat([seen.pooler_output, *(seen.get("deepstack_features") or ())], dim=1)
+        deep = seen.get("deepstack_features")
+        return torch.cat([seen.pooler_output, *deep], dim=1) if deep else seen.pooler_output  # no copy of all pictures
 
 
 def rearranged(values: Tensor, lengths: Tensor, order: Tensor) -> Tensor:

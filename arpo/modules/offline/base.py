@@ -1,10 +1,9 @@
-"""Learning from trajectories that exist already: imitation, preference optimisation, and the base of both."""
+"""The base of what learns from trajectories that exist already."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from inspect import Signature, signature
+from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -15,9 +14,6 @@ from torch.optim.lr_scheduler import OneCycleLR
 from typing_extensions import override
 
 from arpo.bounds import AtLeastOne, Positive, Share, checked
-from arpo.methods.dpo import DPO
-from arpo.methods.kto import KTO
-from arpo.methods.preference import Preference
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
@@ -143,82 +139,3 @@ class OfflineModule(PolicyModule):
         rise = max(self.warmup_fraction, 2 / self.steps)  # with one step, torch would divide by zero
         schedule = OneCycleLR(optimizer, peak, total_steps=self.steps, pct_start=rise, cycle_momentum=False)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
-
-
-class SFTModule(OfflineModule):
-    """A policy that learns to imitate: it minimises -log π of responses that it is shown, averaged over all tokens."""
-
-    learns_from = "successes"
-
-    @override
-    def training_step(self, batch: Sequence[Trajectory], batch_idx: int) -> None:
-        data = Sequences.of(batch, self.policy.chat)
-        total = sum(int(tokens.action_mask.sum()) for tokens in data.tokenized)
-        loss = self.descend(data, lambda output, _: -output.logprobs.sum() / total)  # 0 on padding
-        self.finish({"train/loss": loss}, len(batch))
-
-
-class PreferenceModule(OfflineModule):
-    """A policy that learns by a `Preference`, whose options are arguments of the module beside its own.
-
-    The losses are not sums over tokens, so a micro-batch has no loss of its own. They depend on a trajectory by its
-    log-ratio r: first all r of a batch are computed, without gradient; then the gradient of the loss is that of
-    Σ (∂L/∂r) · log π(y|x), which any micro-batches add up to.
-
-    Args:
-        policy: See `PolicyModule`, as for the optimizer and the reference, the policy that the run starts from.
-        options: Of the method, and of `OfflineModule`.
-    """
-
-    method: ClassVar[type[Preference]]
-
-    def __init_subclass__(cls) -> None:
-        """Show the options by their names in the signature, for the check of a configuration."""
-        known = dict(signature(PreferenceModule).parameters)
-        del known["options"]
-        for constructor in (cls.method, OfflineModule):
-            known = {**signature(constructor).parameters, **known}
-        order = sorted(known.values(), key=lambda each: each.kind)
-        cls.__signature__ = Signature(order)  # type: ignore[attr-defined]  # `inspect` looks for it
-        cls.least_examples = cls.method.least_examples
-
-    def __init__(
-        self, policy: Callable[..., Policy], optimizer: MakeOptimizer, reference: Callable[..., Policy], **options: Any
-    ) -> None:
-        chosen = {each.name: options.pop(each.name) for each in fields(self.method) if each.name in options}
-        super().__init__(policy, optimizer, reference=reference, **options)
-        self.objective = self.method(**chosen)
-
-    @override
-    def training_step(self, batch: Sequence[Trajectory], batch_idx: int) -> None:
-        data = Sequences.of(batch, self.policy.chat)
-        log_ratios = self.log_ratios(data).requires_grad_()
-        trajectories = self.objective.extra_trajectories(batch, self.policy.chat.next_prompt)
-        extra = self.log_ratios(Sequences.of(trajectories, self.policy.chat)) if trajectories else None
-        loss, metrics = self.objective.loss(log_ratios, batch, extra)
-        (weights,) = torch.autograd.grad(loss, log_ratios)
-        by_sequence = weights[data.owners.to(self.device)]
-
-        def weighted(output: ActionLogprobs, chunk: Sequence[int]) -> Tensor:
-            return torch.dot(by_sequence[chunk], output.logprobs.sum(1))  # 0 on padding
-
-        self.descend(data, weighted)
-        self.finish({**metrics, "train/loss": loss.item()}, len(batch))
-
-    def log_ratios(self, data: Sequences) -> Float[Tensor, " trajectories"]:
-        """Return log π(y|x) - log π_ref(y|x) of each trajectory, summed over its tokens, without gradient."""
-        return self.log_likelihoods(data, self.action_logprobs) - self.log_likelihoods(data, self.reference_logprobs)
-
-
-class DPOModule(PreferenceModule):
-    """A policy that learns by `DPO` (arXiv 2305.18290)."""
-
-    method = DPO
-    learns_from = "pairs"
-
-
-class KTOModule(PreferenceModule):
-    """A policy that learns by `KTO` (arXiv 2402.01306)."""
-
-    method = KTO
-    learns_from = "every_episode"

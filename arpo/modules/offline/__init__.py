@@ -1,0 +1,1 @@
+"""Learning from data that exists already: imitation's base, preference optimisation."""
