@@ -195,6 +195,6 @@ def _page_and_seed(task: Task) -> tuple[str, int]:
     page, seed = task.config.get("page"), task.config.get("seed")
     if page not in known_pages() or not isinstance(seed, int):
         raise TaskFormatError(
-            f"task {task.id!r} needs a page of MiniWoB++ and an integer seed, got {page=} and {seed=}"
+            f"task {task.id!r}: config needs a page of MiniWoB++ and an integer seed, got {page=}, {seed=}"
         )
     return page, seed
