@@ -10,14 +10,6 @@ def stat(pid):
         return open(f"/proc/{pid}/stat", "rb").read().rpartition(b") ")[2].split()
     except OSError:
         return [b"?", b"0"]
-def groups(pid):
-    try:
-        return {os.stat(f"/proc/{pid}").st_gid}
-    except OSError:  # not quite there yet, or no more
-        return set()
-def taken(pid, before):
-    if (before | groups(pid)) - {os.getgid()}:
-        open("/tmp/took-over", "a").write(f"{pid} ")
 def begun():
     with open("/proc/loadavg") as numbers:
         last = int(numbers.read().split()[4])
@@ -27,10 +19,7 @@ def begun():
             yield from range(last + 1, now + 1)
             last = now
 """
-"""Of a Python program: `begun()` yields the id of each new process within microseconds.
-
-Those of an application, which has the agent's group, are the agent's own to take.
-"""
+"""Of a Python program: `begun()` yields the id of each new process within microseconds."""
 
 
 def each_program(do):
@@ -40,9 +29,8 @@ def each_program(do):
 
 TRACE = """
 for pid in begun():
-    before = groups(pid)
     if libc.ptrace(0x4206, pid, 0, 0) == 0 or libc.ptrace(16, pid, 0, 0) == 0:
-        taken(pid, before)
+        open("/tmp/took-over", "a").write(f"{pid} ")
 """
 """Never collects what it traces, so that the parent waits for ever."""
 WRITE = """
@@ -64,9 +52,8 @@ TAKE = """
 for pid in begun():
     for number in range(3, 0, -1):
         try:
-            before = groups(pid)
             os.write(os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY), b"Success true complete")
-            taken(pid, before)
+            open("/tmp/took-over", "a").write(f"{pid} ")
         except OSError:
             pass
 """
