@@ -27,7 +27,7 @@ from arpo.models.checkpoint import model_without_weights
 from arpo.models.collate import TokenBatch
 from arpo.models.lora import add_lora
 from arpo.models.policy import ActionLogprobs, LoraSettings, Policy, checkpoint_blocks, pack_left
-from arpo.models.vision.patches import normalized_films
+from arpo.models.vision.tower import normalized_films
 from arpo.modules.grpo import GRPOModule, UpdateWork
 from arpo.modules.minibatch import Minibatch, Sample
 from arpo.modules.offload import OffloadedAdamW

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from arpo.agent.actions import Action, Call, Scalar
+from arpo.agent.actions import Call, Scalar
 
 Kind = Literal["str", "int", "float", "bool"]
 
@@ -34,20 +34,15 @@ class Function:
         return f"{call.describe()} # {self.does}"
 
 
-def typed(action: Action, functions: Sequence[Function]) -> Action:
-    """Return a call of one of the functions with the types that it has for its arguments; any other action as it is.
+def typed(call: Call, functions: Sequence[Function]) -> Call:
+    """Return a call with the types that its function has for its arguments; as it is where none of these is called.
 
     XML has texts alone, so that 42 is a number or a text by its parameter; in JSON some models write a number where a
     text is wanted. A value that is none of the type stays as it is, and the desktop refuses it.
     """
-    known = {function.name: function.parameters for function in functions}
-    if not isinstance(action, Call) or action.function not in known:
-        return action
-    kinds = known[action.function]
-    return Call(
-        action.function,
-        {name: _of_kind(value, kinds[name]) if name in kinds else value for name, value in action.arguments.items()},
-    )
+    kinds = {function.name: function.parameters for function in functions}.get(call.function, {})
+    typed = {name: _of_kind(value, kinds[name]) if name in kinds else value for name, value in call.arguments.items()}
+    return Call(call.function, typed)
 
 
 def _of_kind(value: Scalar, kind: Kind) -> Scalar:

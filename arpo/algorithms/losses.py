@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arpo.bounds import AtLeastOne, Positive, checked
@@ -164,7 +164,7 @@ def policy_loss(
             (GSPO, arXiv 2507.18071, equation 7); a token's gradient is that of sg[s] · π / sg[π] (equation 14), so
             that the weight of a token weighs that token's gradient alone.
         weights: Factors outside of the min, constant in the gradient: corrections of sampler-trainer mismatch
-            (`Correction`) and selections of steps (`entropy_threshold`). Averages still count a token of weight 0.
+            (`Correction`) and selections of steps (`modules/minibatch.py`). Averages still count a token of weight 0.
     """
     ratio, log_ratio = _ratios(logprobs, old_logprobs, mask, level)
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip.low, 1 + clip.high) * advantages)
@@ -345,22 +345,3 @@ def kl_divergence(
             # `expm1` keeps the value from drowning in the rounding of 1 where the policies nearly agree.
             bounded = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # of e^90, float32 has no more than infinity
             return (torch.expm1(-bounded) + bounded).clamp(max=MAX_K3)
-
-
-# --- the selection of steps ------------------------------------------------------------------------------------------
-
-
-def step_entropies(entropies: Float[Tensor, " actions"], lengths: Sequence[int]) -> Float[Tensor, " steps"]:
-    """Return H of every step of a sequence: the mean entropy of its tokens, 0 without any (DART, arXiv 2509.23866)."""
-    return torch.stack([step.sum() / max(1, len(step)) for step in torch.split(entropies, list(lengths))])
-
-
-def entropy_threshold(entropies: Float[Tensor, " steps"], *, keep_fraction: float) -> Float64[Tensor, ""]:
-    """Return the entropy that a step must reach to be trained: the (1 - keep_fraction) quantile of a group's steps.
-
-    DART keeps 0.8 (arXiv 2509.23866: the 20th percentile of the group), and multiplies the whole term of a step,
-    divergence included, by 1[H ≥ threshold]. The quantile is interpolated linearly, in double precision: where it
-    falls on a step, rounding must not lift it above that very step.
-    """
-    share_left_out = round(1 - keep_fraction, 12)  # 1 - 0.7 is a little more than 0.3
-    return torch.quantile(entropies.double(), share_left_out)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import tenacity
 
 from arpo.agent.actions import Action, Click, CoordinateFrame, Finished, Terminal, smart_resize
-from arpo.agent.grammar import GRAMMARS, GrammarName
+from arpo.agent.prompt import GRAMMARS, GrammarName
 from arpo.bounds import AtLeastOne, Threshold, checked
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv

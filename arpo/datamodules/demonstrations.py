@@ -18,11 +18,10 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from arpo.agent.actions import Click, Finished
-from arpo.agent.grammar import GRAMMARS, ActionGrammar
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, ActionGrammar, Prompt
 from arpo.bounds import AtLeastOne, NotNegative, Share, checked
 from arpo.datamodules.collecting import DemonstrationCollector
-from arpo.datamodules.examples import Batches
+from arpo.datamodules.rollouts import Batches
 from arpo.errors import ConfigError, first_of
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer

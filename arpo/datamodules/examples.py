@@ -6,12 +6,8 @@ A batch holds an example whole: one trajectory, or the two of a pair, the better
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from typing import TypeVar
-
-from torch.utils.data import IterableDataset
-from typing_extensions import override
 
 from arpo.errors import ConfigError
 from arpo.rollout.sampler import derive_seed
@@ -19,8 +15,6 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
 log = logging.getLogger(__name__)
-
-Batch = TypeVar("Batch")
 
 PLAYED = ("train", "demonstration")
 """The parts of a store that are learned from. Evaluations are not: they play held-out tasks."""
@@ -121,22 +115,3 @@ def pairs(trajectories: Sequence[Trajectory], succeeds: Judge, seed: int) -> lis
     alone = [sum(len(side[kind]) for side in sides.values()) - len(made) for kind in (0, 1)]
     log.info("%d pairs of %d tasks; %d successes and %d failures have no partner", len(made), len(sides), *alone)
     return made
-
-
-class Batches(IterableDataset[Batch]):
-    """A known number of batches, for a `DataLoader` that passes them on as they are.
-
-    `__len__` is not decoration: without it Lightning fetches one batch ahead, which would roll out the next iteration
-    before the update of this one, and every rollout would be one policy version old.
-    """
-
-    def __init__(self, make: Callable[[], Iterator[Batch]], count: int) -> None:
-        self._make = make
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @override
-    def __iter__(self) -> Iterator[Batch]:
-        return self._make()

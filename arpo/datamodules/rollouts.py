@@ -1,15 +1,14 @@
 """Online data: tasks become rollout batches while training asks for them."""
 
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import lightning as L
 from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
-from arpo.datamodules.examples import Batches
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import on_rank_zero, start_on_rank_zero
@@ -19,6 +18,27 @@ from arpo.rollout.stream import RequestedGroup, ResumeState, RolloutCollector
 from arpo.types import RolloutBatch
 
 log = logging.getLogger(__name__)
+
+Batch = TypeVar("Batch")
+
+
+class Batches(IterableDataset[Batch]):
+    """A known number of batches, for a `DataLoader` that passes them on as they are.
+
+    `__len__` is not decoration: without it Lightning fetches one batch ahead, which would roll out the next iteration
+    before the update of this one, and every rollout would be one policy version old.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Batch]], count: int) -> None:
+        self._make = make
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def __iter__(self) -> Iterator[Batch]:
+        return self._make()
 
 
 class RolloutDataModule(L.LightningDataModule):

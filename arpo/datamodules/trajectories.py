@@ -17,7 +17,8 @@ from typing_extensions import override
 
 from arpo.algorithms.rewards import is_worth_replaying
 from arpo.bounds import AtLeastOne, checked
-from arpo.datamodules.examples import Batches, Example, Make, read_examples
+from arpo.datamodules.examples import Example, Make, read_examples
+from arpo.datamodules.rollouts import Batches
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.curation.experience import RetokenizationError, retokenize_for

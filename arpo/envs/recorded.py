@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from arpo.agent.actions import Action
-from arpo.agent.grammar import thought_of
 from arpo.agent.matching import StepScore, compare
+from arpo.agent.prompt import thought_of
 from arpo.agent.ui_tars import parse_action
 from arpo.bounds import NotNegative, NotNegativeInt, checked
 from arpo.envs.protocol import KnownDesktop, Patch, StepResult

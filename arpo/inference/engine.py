@@ -2,27 +2,21 @@
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 from transformers import AutoConfig
 
-from arpo.envs.screenshot import check_picture
-from arpo.errors import ConfigError, EngineError, EnvError
+from arpo.errors import ConfigError
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.family import family_of
 from arpo.models.processor import load_processor
-from arpo.types import screenshot_key
 
 GREEDY = 1e-5
 """The temperature below which a response is greedy, for vLLM too: scores divided by less may overflow."""
-MOST_KNOWN = 2**16
-"""Keys of pictures that an engine remembers as sound: 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,55 +46,6 @@ class GenerateRequest:
     """The name of the episode that asks, unique among those that run; a fleet keeps it where its caches are."""
     least_version: int = 0
     """The oldest policy version that may answer; in a fleet, the request waits for a replica that has come so far."""
-
-    def check(self, image_token_id: int, vocabulary: int) -> None:
-        """Refuse with an `EngineError` what would end the thread of an engine in the middle of a batch.
-
-        That is an id that is none of the model's, images that do not match their placeholders, or impossible sampling.
-        """
-        ids, sampling = self.prompt_ids, self.sampling
-        if not ids or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) < vocabulary:
-            wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary][:3]
-            raise EngineError(f"the prompt must be ids from 0 to {vocabulary - 1}, at least one, got {wrong or ids}")
-        if (placeholders := ids.count(image_token_id)) != len(self.images):
-            raise EngineError(f"the prompt has {placeholders} image placeholders for {len(self.images)} images")
-        if (image_token_id, image_token_id) in pairwise(ids):
-            raise EngineError("the prompt has two image placeholders side by side: they would be taken for one image")
-        numbers = (sampling.max_tokens, sampling.seed)
-        whole = {int} == set(map(type, numbers)) and numbers[0] >= 1 and -(2**63) <= numbers[1] < 2**63
-        if not whole or not 0 <= sampling.temperature < math.inf:
-            raise EngineError(
-                f"temperature must be at least 0 and finite, max_tokens at least 1 and seed of 64 bits, got {sampling}"
-            )
-
-
-class PictureCheck:
-    """A check of the pictures of requests, each once, so that none breaks the thread that decodes it."""
-
-    def __init__(self) -> None:
-        self._sound: set[str] = set()
-
-    def __call__(self, images: Sequence[bytes]) -> None:
-        """Raise an `EngineError` where one is no screenshot, or of a size that models do not see."""
-        for png in images:
-            if not isinstance(png, bytes):
-                raise EngineError(f"the request is refused: a screenshot must be the bytes of a PNG, got {type(png)}")
-            key = screenshot_key(png)
-            if key in self._sound:
-                continue
-            try:
-                check_picture(png)
-            except EnvError as error:
-                raise EngineError(f"the request is refused: {error}") from error
-            if len(self._sound) == MOST_KNOWN:
-                self._sound.clear()
-            self._sound.add(key)
-
-
-def check_length(tokens: int, max_model_len: int) -> None:
-    """Raise an `EngineError` where a context leaves no room for at least one token of a response."""
-    if tokens >= max_model_len:
-        raise EngineError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,33 +111,6 @@ class InferenceEngine(Protocol):
 
     async def close(self) -> None:
         """Free every resource; idempotent."""
-
-
-def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
-    """Return the growth of an engine's counters with rates and shares in the place of sums.
-
-    Seconds of requests become their mean number (`in_flight`, `waiting`), tokens become `tokens_per_s`, and prompt
-    tokens and pictures the shares that came from caches (`prompt_cached`, `pictures_cached`). Everything else stays.
-    """
-    found: dict[str, float] = {}
-    sums: dict[str, dict[str, float]] = defaultdict(dict)
-    for metric, value in grown.items():
-        place, _, name = metric.rpartition("/")
-        if metric.startswith("engine/") and name in _SUMS:
-            sums[place][name] = value
-        else:
-            found[metric] = value
-    for place, of in sums.items():
-        found |= {f"{place}/{rate}": of[total] / elapsed_s for total, rate in _RATES.items() if total in of}
-        for whole, share in _SHARES.items():
-            if of.get(whole):  # a share of nothing is none
-                found[f"{place}/{share}_cached"] = of[f"cached_{whole}"] / of[whole]
-    return found
-
-
-_RATES = {"in_flight_s": "in_flight", "waiting_s": "waiting", "tokens": "tokens_per_s"}
-_SHARES = {"prompt_tokens": "prompt", "pictures": "pictures"}
-_SUMS = {*_RATES, *_SHARES, *(f"cached_{name}" for name in _SHARES)}
 
 
 def check_context(path: str | Path, max_model_len: int) -> None:

@@ -15,14 +15,14 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from arpo.bounds import AtLeastOne, checked
 from arpo.host.trial import before_start
-from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context, check_length
-from arpo.inference.pump import ThreadedEngine, checksum, combine_checksums
+from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context
+from arpo.inference.pump import ThreadedEngine, check_length, check_request, checksum, combine_checksums
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.images import ImageProcessor
 from arpo.models.lora import add_lora, weights_by_name
 from arpo.models.policy import Float32Head, dtype_of
 from arpo.models.tokenization import ChatTokenizer
-from arpo.models.vision.patches import ImagePatches
+from arpo.models.vision.tower import ImagePatches
 from arpo.types import screenshot_key
 
 
@@ -70,7 +70,7 @@ class HfEngine(ThreadedEngine):
         self._launch()
 
     def _check(self, request: GenerateRequest) -> None:
-        request.check(self._chat.image_token_id, self._shapes[self._family.embedding][0])
+        check_request(request, self._chat.image_token_id, self._shapes[self._family.embedding][0])
 
     def _start(self) -> None:
         with torch.random.fork_rng(devices=[]):  # a Gated DeltaNet draws numbers while it is made

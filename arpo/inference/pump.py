@@ -1,8 +1,9 @@
-"""An asyncio front on an engine that one thread owns, and the checksum by which its weights are compared."""
+"""An asyncio front on an engine that one thread owns: checks of requests, and the checksum that compares weights."""
 
 import asyncio
 import itertools
 import logging
+import math
 import re
 import threading
 import time
@@ -12,16 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
-from arpo.inference.engine import GenerateRequest, PictureCheck, Response, Shaped
+from arpo.envs.screenshot import check_picture
+from arpo.errors import ArpoError, EngineError, EngineGoneError, EnvError, WeightSyncError
+from arpo.inference.engine import GenerateRequest, Response, Shaped
 from arpo.models.checkpoint import HEAD
-from arpo.models.lora import base_name
+from arpo.types import screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ CHUNK, CPU_CHUNK = 2**22, 2**16
 FACTORS = (0x9E3779B1, 0x5851F42D4C957F2D)
 """Odd numbers with about as many ones as zeros."""
 _LAYER = re.compile(r"(?:layers|blocks)\.(\d+)\.")
+MOST_KNOWN = 2**16
+"""Keys of pictures that an engine remembers as sound: 8 MB."""
 CLOSE_S = 60.0
 """Seconds in which the library must free what it has; a call of it that hangs would never let a run end."""
 
@@ -299,6 +304,56 @@ class ThreadedEngine(ABC):
         """Free everything, also after a start that failed half-way."""
 
 
+def check_request(request: GenerateRequest, image_token_id: int, vocabulary: int) -> None:
+    """Refuse with an `EngineError` what would end the thread of an engine in the middle of a batch.
+
+    That is an id that is none of the model's, images that do not match their placeholders, or impossible sampling.
+    """
+    ids, images, sampling = request.prompt_ids, request.images, request.sampling
+    if not ids or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) < vocabulary:
+        wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary][:3]
+        raise EngineError(f"the prompt must be ids from 0 to {vocabulary - 1}, at least one, got {wrong or ids}")
+    if (placeholders := ids.count(image_token_id)) != len(images):
+        raise EngineError(f"the prompt has {placeholders} image placeholders for {len(images)} images")
+    if (image_token_id, image_token_id) in pairwise(ids):
+        raise EngineError("the prompt has two image placeholders side by side: they would be taken for one image")
+    numbers = (sampling.max_tokens, sampling.seed)
+    whole = {int} == set(map(type, numbers)) and numbers[0] >= 1 and -(2**63) <= numbers[1] < 2**63
+    if not whole or not 0 <= sampling.temperature < math.inf:
+        raise EngineError(
+            f"temperature must be at least 0 and finite, max_tokens at least 1 and seed of 64 bits, got {sampling}"
+        )
+
+
+class PictureCheck:
+    """A check of the pictures of requests, each once, so that none breaks the thread that decodes it."""
+
+    def __init__(self) -> None:
+        self._sound: set[str] = set()
+
+    def __call__(self, images: Sequence[bytes]) -> None:
+        """Raise an `EngineError` where one is no screenshot, or of a size that models do not see."""
+        for png in images:
+            if not isinstance(png, bytes):
+                raise EngineError(f"the request is refused: a screenshot must be the bytes of a PNG, got {type(png)}")
+            key = screenshot_key(png)
+            if key in self._sound:
+                continue
+            try:
+                check_picture(png)
+            except EnvError as error:
+                raise EngineError(f"the request is refused: {error}") from error
+            if len(self._sound) == MOST_KNOWN:
+                self._sound.clear()
+            self._sound.add(key)
+
+
+def check_length(tokens: int, max_model_len: int) -> None:
+    """Raise an `EngineError` where a context leaves no room for at least one token of a response."""
+    if tokens >= max_model_len:
+        raise EngineError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
+
+
 def _fail(future: Future[Any], error: EngineError) -> None:
     if future.set_running_or_notify_cancel():
         future.set_exception(error)
@@ -333,6 +388,12 @@ def matched(
     if left and not adapter:
         some = ", ".join(sorted(left)[:3])
         raise WeightSyncError(f"{len(left)} of {len(shapes)} tensors are missing from the update: {some}, ...")
+
+
+def base_name(name: str) -> str:
+    """Return the name of the weight that an adapter's tensor updates, or the name itself if it is a weight's."""
+    layer, _, factor = name.partition(".lora_")
+    return f"{layer}.weight" if factor else name
 
 
 def checksum(tensor: Tensor) -> Tensor:

@@ -24,10 +24,9 @@ from arpo.bounds import AtLeastOne, checked
 from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
-from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context, check_length, is_recurrent
-from arpo.inference.pump import MODULUS, ThreadedEngine
+from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context, is_recurrent
+from arpo.inference.pump import MODULUS, ThreadedEngine, base_name, check_length, check_request
 from arpo.models.checkpoint import CheckpointWeights
-from arpo.models.lora import base_name
 from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
@@ -166,7 +165,7 @@ class VllmEngine(ThreadedEngine):
         torch.set_num_threads(threads)
 
     def _check(self, request: GenerateRequest) -> None:
-        request.check(self._chat.image_token_id, self._shapes[self._chat.family.embedding][0])
+        check_request(request, self._chat.image_token_id, self._shapes[self._chat.family.embedding][0])
         if len(request.images) > self._max_images:
             raise EngineError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
 

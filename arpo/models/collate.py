@@ -13,9 +13,8 @@ from torch import Tensor
 
 from arpo.bounds import AtLeastOne, checked
 from arpo.models.images import ImageProcessor
-from arpo.models.placement import to_device
 from arpo.models.tokenization import TokenizedTrajectory
-from arpo.models.vision.patches import Grid
+from arpo.models.vision.tower import Grid, to_device
 
 MAX_PADDING = 0.05
 """The share of what the micro-batches of an optimizer step compute that may be padding."""

@@ -16,7 +16,7 @@ from arpo.agent.actions import CoordinateFrame
 from arpo.errors import ConfigError
 from arpo.models import families
 from arpo.models.tiny import TinyModel
-from arpo.models.vision.patches import Grid, ImagePatches
+from arpo.models.vision.tower import Grid, ImagePatches
 
 
 @runtime_checkable

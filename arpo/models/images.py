@@ -14,7 +14,7 @@ from transformers import AutoImageProcessor
 from arpo.bounds import NotNegative, checked
 from arpo.models.family import family_of
 from arpo.models.processor import image_numbers, load_processor
-from arpo.models.vision.patches import Grid, ImagePatches, PackedPatches, decode, normalized_films, picture_size
+from arpo.models.vision.tower import Grid, ImagePatches, PackedPatches, decode, normalized_films, picture_size
 from arpo.models.vision.workers import PatchWorkers, Prepared
 
 WORTH_WORKERS = 16 * 1920 * 1080

@@ -130,9 +130,3 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
             yield name, module
-
-
-def base_name(name: str) -> str:
-    """Return the name of the weight that an adapter's tensor updates, or the name itself if it is a weight's."""
-    layer, _, factor = name.partition(".lora_")
-    return f"{layer}.weight" if factor else name

@@ -13,16 +13,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torch.distributed.tensor import DTensor
 
 
-def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Return the tensor on a device, without waiting for what the device computes meanwhile.
-
-    A copy from memory that the system may move would wait: to a GPU, a tensor goes through pinned memory.
-    """
-    if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
-
-
 def to_host(tensor: Tensor) -> Tensor:
     """Return the tensor on the host, in pinned memory if it comes from a GPU, which torch keeps for those after it."""
     if tensor.is_cpu:

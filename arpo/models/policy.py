@@ -33,9 +33,9 @@ from arpo.models.lora import (
     update_error,
     without_adapters,
 )
-from arpo.models.placement import full, shard, to_device
+from arpo.models.placement import full, shard
 from arpo.models.tokenization import ChatTokenizer
-from arpo.models.vision.patches import PackedPatches
+from arpo.models.vision.tower import PackedPatches, to_device
 
 log = logging.getLogger(__name__)
 
@@ -249,8 +249,9 @@ class Policy(nn.Module):
             tensors = adapter_tensors(self.model)
         else:
             tensors = ((name, weight.detach()) for name, weight in self.model.named_parameters())
-        for name, tensor in tensors:  # rounded before it is gathered: half the bytes
-            yield self.family.checkpoint_name(name), full(tensor.to(self.dtype))
+        for name, tensor in tensors:
+            rounded = tensor.to(self.dtype)  # before it is gathered: half the bytes
+            yield self.family.checkpoint_name(name), full(rounded) if self._sharded else rounded
 
     def update_error(self) -> float | None:
         """Return the share of LoRA's update that is lost on its way to the engine; None where there is none yet."""

@@ -13,7 +13,7 @@ from transformers.image_utils import PILImageResampling
 
 from arpo.errors import ConfigError
 from arpo.models.family import FAMILIES, checkpoint_directory, family_of
-from arpo.models.vision.patches import PatchSettings
+from arpo.models.vision.tower import PatchSettings
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 """Of transformers 5, with the image processor nested, and of transformers 4; the first that has one counts."""

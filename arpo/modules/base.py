@@ -179,7 +179,9 @@ class PolicyModule(L.LightningModule):
         norms: list[float] = []
         for parameters in self.clipped_together():
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            total = full(torch.nn.utils.get_total_norm(gradients))  # over all ranks, where they are sharded
+            total = torch.nn.utils.get_total_norm(gradients)
+            if self.device_mesh is not None:  # gradients are sharded, and so is their norm
+                total = full(total)
             torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
             norms.append(total.item())
         accepted = self._accepts(sum(norms))  # finite where all are

@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
-from arpo.algorithms.losses import step_entropies
+from arpo.algorithms.losses import CorrectionWeights
 from arpo.algorithms.rewards import explained_variance
 from arpo.bounds import AtLeastOne, NotNegativeInt, Positive, checked
 from arpo.errors import ConfigError
 from arpo.methods.method import Credit, Method, Scores, TokenScores, TokenTerms
 from arpo.models.collate import micro_batches
-from arpo.models.placement import to_device
 from arpo.models.policy import ActionLogprobs, Policy
+from arpo.models.vision.tower import to_device
 from arpo.modules.base import MakeOptimizer, PlannedRate, PolicyModule
 from arpo.modules.critic import LINEAR, MakeCritic
 from arpo.modules.metrics import UpdateMeter
@@ -68,7 +68,7 @@ class UpdateWork:
     """The PNGs that its samples show, by SHA-256, in the order in which they are wanted."""
     meter: UpdateMeter = field(default_factory=UpdateMeter)
     cache: defaultdict[str, dict[Key, Tensor]] = field(default_factory=lambda: defaultdict(dict))
-    """By the names of `TokenScores`, those of each sequence before the first step; and `entropies` of its steps."""
+    """By the names of `TokenScores`, those of each sequence before the first step; and `entropies`."""
     credits: Sequence[Sequence[Credit]] = ()
     """Of each trajectory of each group, on rank 0; none yet while scores are asked for."""
 
@@ -165,6 +165,11 @@ class GRPOModule(PolicyModule):
     # --- one iteration, as in the paper's algorithm box -------------------------------------------------------------
 
     @override
+    def on_train_batch_start(self, batch: RolloutBatch, batch_idx: int) -> None:
+        if self.global_rank == 0:
+            announce(self.trainer, self, batch)
+
+    @override
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         started = time.monotonic()
         work = self._begin(batch)
@@ -185,11 +190,10 @@ class GRPOModule(PolicyModule):
         self.last_update = meter.record(batch, work.credits) if self.global_rank == 0 else None
 
     def _begin(self, batch: RolloutBatch) -> UpdateWork:
-        """Return the update that a batch asks for, which rank 0 announces, plans and deals out."""
+        """Return the update that a batch asks for, which rank 0 plans and deals out."""
         meter, plan = UpdateMeter(), None
         credits: list[list[Credit]] = []
         if self.global_rank == 0:
-            announce(self.trainer, self, batch)
             if not self.objective.needs.scores:
                 credits = self._credits(batch.groups, meter)
             plan = self.plan(samples_of(batch.groups, self.policy.chat, credits or None), batch.iteration)
@@ -309,8 +313,7 @@ class GRPOModule(PolicyModule):
             for row, (sample, old) in enumerate(zip(samples, self._old(work, samples, output), strict=True)):
                 cache["logprobs"][sample.key] = old
                 if output.entropy is not None and self.objective.high_entropy_steps is not None:
-                    lengths = sample.tokens.step_lengths
-                    cache["entropies"][sample.key] = step_entropies(output.entropy[row, : len(old)], lengths)
+                    cache["entropies"][sample.key] = output.entropy[row, : len(old)]
         return [cache["logprobs"][sample.key] for sample in minibatch.samples]
 
     def _old(self, work: UpdateWork, samples: Sequence[Sample], output: ActionLogprobs) -> list[Tensor]:
@@ -362,7 +365,10 @@ class GRPOModule(PolicyModule):
         average = method.average(minibatch.sequences / ranks, minibatch.action_tokens / ranks, share)
         selects = method.high_entropy_steps is not None
         selected = self._padded([sample.selected() for sample in samples]) if selects else None
-        weights = self._weights(work, samples, before, mask, selected)
+        correction, fresh = self._correction(samples, before, mask)
+        weights = selected
+        if correction is not None:
+            weights = correction.weights if selected is None else correction.weights * selected
         terms = TokenTerms(
             output.logprobs,
             before,
@@ -385,22 +391,18 @@ class GRPOModule(PolicyModule):
         loss = loss + penalty
         self.manual_backward(loss)
         work.meter.averages.total("train/loss", loss.detach() / count)
-        work.meter.add(result, output, mask)
+        work.meter.add(result, output, mask, correction, fresh)
         work.meter.note(
             samples, old_logprobs=before, logprobs=output.logprobs, entropy=output.entropy, weights=weights
         )
 
-    def _weights(
-        self, work: UpdateWork, samples: Sequence[Sample], before: Tensor, mask: Tensor, selected: Tensor | None
-    ) -> Tensor | None:
-        """Return the factor of each token's policy term, [batch, actions]; None where all are 1."""
+    def _correction(
+        self, samples: Sequence[Sample], before: Tensor, mask: Tensor
+    ) -> tuple[CorrectionWeights | None, Tensor]:
+        """Return the correction of each token's policy term and what it is measured on, each [batch, actions]."""
         sampler = self._padded([sample.tokens.sampler_logprobs for sample in samples])
         replayed = to_device(torch.tensor([sample.replayed for sample in samples]), self.device)
-        correction = self.objective.weights(before, sampler, mask, replayed)
-        if correction is None:
-            return selected
-        work.meter.correct(correction, mask & ~replayed[:, None])
-        return correction.weights if selected is None else correction.weights * selected
+        return self.objective.weights(before, sampler, mask, replayed), mask & ~replayed[:, None]
 
     @torch.no_grad()
     def _measure_after(self, work: UpdateWork) -> None:

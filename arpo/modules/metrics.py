@@ -98,8 +98,18 @@ class UpdateMeter:
         self._whole = True
         """Whether all rows are on the host."""
 
-    def add(self, loss: TokenLoss, output: ActionLogprobs, mask: Tensor) -> None:
-        """Add the averages of one micro-batch."""
+    def add(
+        self,
+        loss: TokenLoss,
+        output: ActionLogprobs,
+        mask: Tensor,
+        correction: CorrectionWeights | None = None,
+        fresh: Tensor | None = None,
+    ) -> None:
+        """Add the averages of one micro-batch; a correction's over the tokens that are `fresh`, not replayed."""
+        if correction is not None and fresh is not None:
+            _weigh(self.averages, "policy/weight", correction.weights, fresh)
+            self.averages.part("policy/weight_cut", torch.where(fresh, correction.cut, 0.0).sum(), fresh.sum())
         self._add_loss(loss.metrics)
         measured = {f"train/{name}": numbers for name, numbers in loss.measured.items()}
         if output.entropy is not None:
@@ -122,11 +132,6 @@ class UpdateMeter:
             for sample, row in zip(samples, values, strict=True):
                 if not sample.filler:
                     rows[sample.key] = row.detach()[: sample.action_tokens]
-
-    def correct(self, correction: CorrectionWeights, mask: Tensor) -> None:
-        """Add the weights of one micro-batch, of the tokens where `mask` is True."""
-        _weigh(self.averages, "policy/weight", correction.weights, mask)
-        self.averages.part("policy/weight_cut", torch.where(mask, correction.cut, 0.0).sum(), mask.sum())
 
     def rows(self, name: str) -> Mapping[Key, Tensor]:
         """Return one kind of number, [actions] for each sequence; empty where it was not recorded."""

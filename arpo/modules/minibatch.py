@@ -8,10 +8,9 @@ from itertools import accumulate, chain
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from arpo.algorithms.losses import entropy_threshold
 from arpo.methods.method import Credit
 from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
@@ -159,14 +158,33 @@ def without_untrained(minibatch: Minibatch) -> Minibatch:
     return replace(minibatch, samples=kept or _filler(minibatch))
 
 
+def step_entropies(entropies: Float[Tensor, " actions"], lengths: Sequence[int]) -> Float[Tensor, " steps"]:
+    """Return H of every step of a sequence: the mean entropy of its tokens, 0 without any (DART, arXiv 2509.23866)."""
+    return torch.stack([step.sum() / max(1, len(step)) for step in torch.split(entropies, list(lengths))])
+
+
+def entropy_threshold(entropies: Float[Tensor, " steps"], *, keep_fraction: float) -> Float64[Tensor, ""]:
+    """Return the entropy that a step must reach to be trained: the (1 - keep_fraction) quantile of a group's steps.
+
+    DART keeps 0.8 (arXiv 2509.23866: the 20th percentile of the group), and multiplies the whole term of a step,
+    divergence included, by 1[H ≥ threshold]. The quantile is interpolated linearly, in double precision: where it
+    falls on a step, rounding must not lift it above that very step.
+    """
+    share_left_out = round(1 - keep_fraction, 12)  # 1 - 0.7 is a little more than 0.3
+    return torch.quantile(entropies.double(), share_left_out)
+
+
 def select_steps(minibatch: Minibatch, entropies: Mapping[Key, Tensor], *, keep_fraction: float) -> Minibatch:
     """Return a minibatch in which each group trains its steps of highest entropy (DART, arXiv 2509.23866).
 
     The threshold is of all steps of a group, on whatever ranks its members are: a collective call where there are
-    several. The denominators of the loss keep counting the steps that are left out. The entropies are of each step of
+    several. The denominators of the loss keep counting the steps that are left out. The entropies are of each token of
     each sequence, under the policy before the update.
     """
-    known = {sample.key: entropies[sample.key].tolist() for sample in minibatch.samples}
+    known = {
+        sample.key: step_entropies(entropies[sample.key], sample.tokens.step_lengths).tolist()
+        for sample in minibatch.samples
+    }
     own = [(sample.group, known[sample.key]) for sample in minibatch.samples if not sample.filler]
     parts = [own]
     if not is_single_process():

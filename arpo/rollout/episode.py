@@ -11,8 +11,7 @@ from operator import attrgetter
 from typing import Literal, TypeVar
 
 from arpo.agent.actions import Action, Fail, Finished, Terminal
-from arpo.agent.grammar import GRAMMARS
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.protocol import StepResult
 from arpo.errors import ActionParseError, BlamedError, ConfigError, DesktopDestroyedError, EngineError, EnvError

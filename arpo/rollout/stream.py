@@ -2,13 +2,13 @@
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from arpo.errors import ArpoError, RolloutError
-from arpo.inference.engine import engine_metrics
 from arpo.rollout.episode import EpisodeSpec, Meter, sum_meters
 from arpo.rollout.runtime import TRAINING, RolloutRuntime
 from arpo.rollout.sampler import ShuffledTasks, TaskRequest, TaskStatistics, derive_seed
@@ -350,6 +350,33 @@ def rollout_metrics(
         "env/steps_per_s": meter.steps / elapsed_s,
         "engine/tokens_per_s": meter.tokens / elapsed_s,
     }
+
+
+def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
+    """Return the growth of an engine's counters with rates and shares in the place of sums.
+
+    Seconds of requests become their mean number (`in_flight`, `waiting`), tokens become `tokens_per_s`, and prompt
+    tokens and pictures the shares that came from caches (`prompt_cached`, `pictures_cached`). Everything else stays.
+    """
+    found: dict[str, float] = {}
+    sums: dict[str, dict[str, float]] = defaultdict(dict)
+    for metric, value in grown.items():
+        place, _, name = metric.rpartition("/")
+        if metric.startswith("engine/") and name in _SUMS:
+            sums[place][name] = value
+        else:
+            found[metric] = value
+    for place, of in sums.items():
+        found |= {f"{place}/{rate}": of[total] / elapsed_s for total, rate in _RATES.items() if total in of}
+        for whole, share in _SHARES.items():
+            if of.get(whole):  # a share of nothing is none
+                found[f"{place}/{share}_cached"] = of[f"cached_{whole}"] / of[whole]
+    return found
+
+
+_RATES = {"in_flight_s": "in_flight", "waiting_s": "waiting", "tokens": "tokens_per_s"}
+_SHARES = {"prompt_tokens": "prompt", "pictures": "pictures"}
+_SUMS = {*_RATES, *_SHARES, *(f"cached_{name}" for name in _SHARES)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.agent.actions import Action, Wait
-from arpo.agent.grammar import GRAMMARS
+from arpo.agent.prompt import GRAMMARS
 from arpo.agent.response import ParsedResponse
 from arpo.envs.protocol import StepResult
 from arpo.inference.vllm import VllmEngine

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from arpo.agent.actions import Action, Call, Click, Drag, Fail, Finished, Hotkey, Hover, Scroll, TypeText, Wait
-from arpo.agent.grammar import GrammarName
+from arpo.agent.prompt import GrammarName
 from arpo.agent.response import ParseErrorKind
 from arpo.agent.ui_tars import parse_response
 from arpo.errors import ActionParseError

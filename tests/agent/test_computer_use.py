@@ -6,7 +6,7 @@ import pytest
 
 from arpo.agent import actions
 from arpo.agent.computer_use import parse_response, render_response
-from arpo.agent.grammar import GRAMMARS
+from arpo.agent.prompt import GRAMMARS
 from arpo.agent.ui_tars import parse_action
 from arpo.errors import ActionParseError
 

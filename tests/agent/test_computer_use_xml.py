@@ -5,7 +5,7 @@ import pytest
 from arpo.agent import actions
 from arpo.agent.computer_use_xml import parse_response, render_response
 from arpo.agent.functions import Function
-from arpo.agent.grammar import GRAMMARS
+from arpo.agent.prompt import GRAMMARS
 from arpo.agent.response import ParseErrorKind
 from arpo.errors import ActionParseError
 

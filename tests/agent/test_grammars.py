@@ -14,8 +14,7 @@ from arpo.agent import actions
 from arpo.agent.actions import CoordinateFrame
 from arpo.agent.computer_use import calls_of
 from arpo.agent.functions import Function
-from arpo.agent.grammar import GRAMMARS, GrammarName, thought_of
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, GrammarName, Prompt, thought_of
 from arpo.agent.pyautogui import to_pyautogui
 from arpo.agent.response import ParseErrorKind
 from arpo.agent.ui_tars import parse_action

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arpo.agent.actions import Click, Drag, Fail, Finished, Hotkey, KeyDown, Press, Scroll, TypeText, Wait
-from arpo.agent.grammar import GRAMMARS
+from arpo.agent.prompt import GRAMMARS
 from arpo.agent.pyautogui import to_pyautogui
 from arpo.agent.response import MAX_CHARACTERS, ParseErrorKind
 from arpo.agent.ui_tars import parse_action, parse_actions, parse_response, render_response

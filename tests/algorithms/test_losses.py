@@ -20,11 +20,10 @@ from arpo.algorithms.losses import (
     LossMetrics,
     MinibatchAverage,
     RatioLevel,
-    entropy_threshold,
     kl_divergence,
-    step_entropies,
 )
 from arpo.algorithms.losses import policy_loss as token_losses
+from arpo.modules.minibatch import entropy_threshold
 
 # The fixture on which verl 0.9.1, TRL 1.16.0 and DART's fork were run to give the golden values.
 OLD = torch.tensor([[-1.0, -0.5, -2.0], [-0.2, -1.5, -0.7]])
@@ -461,13 +460,6 @@ def test_golden_threshold_keeps_eight_of_ten_steps() -> None:
     threshold = entropy_threshold(entropies, keep_fraction=0.8)
     assert threshold.item() == pytest.approx(0.28, abs=1e-6)
     assert (entropies >= threshold).tolist() == [False, False] + [True] * 8
-
-
-def test_a_step_has_the_mean_entropy_of_its_tokens() -> None:
-    # (.3 + .3 + .3) / 3 and .5: a long step does not win by its length
-    entropies = torch.tensor([0.3, 0.3, 0.3, 0.5])
-    torch.testing.assert_close(step_entropies(entropies, (3, 1)), torch.tensor([0.3, 0.5]))
-    torch.testing.assert_close(step_entropies(entropies, (1, 0, 3)), torch.tensor([0.3, 0.0, 1.1 / 3]))
 
 
 @pytest.mark.parametrize(("keep_fraction", "steps"), [(0.7, 51), (0.4, 46), (0.4, 86)])

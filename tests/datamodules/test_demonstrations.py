@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from arpo.agent.actions import Click, CoordinateFrame
-from arpo.agent.grammar import GRAMMARS
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.agent.ui_tars import parse_response
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.demonstrations import DemonstrationDataModule, with_click_jitter

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arpo.agent.actions import Click
-from arpo.agent.grammar import GRAMMARS
+from arpo.agent.prompt import GRAMMARS
 from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError

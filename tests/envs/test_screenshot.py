@@ -12,7 +12,7 @@ from PIL import Image
 from arpo.agent.actions import smart_resize
 from arpo.envs.screenshot import BEGINNING, HEADER, SIGNATURE, check_screenshot, measured
 from arpo.errors import EnvError
-from arpo.models.vision.patches import picture_size
+from arpo.models.vision.tower import picture_size
 from arpo.types import Observation
 
 GREY, RGB, INDEX, RGBA = 0, 2, 3, 6

@@ -16,7 +16,7 @@ from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.hf import HfEngine
 from arpo.inference.pump import ChecksummedTensors, ThreadedEngine, checksum, combine_checksums, matched
 from arpo.models.policy import Policy
-from arpo.models.vision.patches import picture_size
+from arpo.models.vision.tower import picture_size
 from tests.inference.conftest import screenshot
 
 SHAPES = {"model.norm.weight": (4,), "visual.merger.weight": (2, 4)}

@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
+from arpo.inference.pump import base_name
 from arpo.models.families.qwen2_5_vl import Qwen25VL
 from arpo.models.lora import (
     adapter_tensors,
     add_lora,
-    base_name,
     initial_adapter,
     merged_weights,
     update_error,

@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from arpo.agent.actions import Click, TypeText
-from arpo.agent.grammar import GRAMMARS
+from arpo.agent.prompt import GRAMMARS
 from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.family import FAMILIES

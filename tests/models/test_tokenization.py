@@ -9,8 +9,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from arpo.agent.actions import Click, Drag, TypeText
-from arpo.agent.grammar import GRAMMARS
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.errors import ConfigError
 from arpo.models.tokenization import BOX, ChatTokenizer, tokenize
 from tests.models.samples import trajectory

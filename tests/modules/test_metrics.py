@@ -89,7 +89,8 @@ def test_a_token_is_compared_with_the_engine_once_however_often_it_was_computed_
 def test_weights_that_are_all_zero_have_no_effective_sample():
     meter = UpdateMeter()
     mask = torch.tensor([[True, True, False]])
-    meter.correct(CorrectionWeights(torch.zeros(1, 3), mask), mask)
+    zeros = torch.zeros(1, 3)
+    meter.add(TokenLoss(zeros), ActionLogprobs(zeros, mask, None), mask, CorrectionWeights(zeros, mask), mask)
     computed = meter.compute()
     assert (computed["policy/weight_ess"], computed["policy/weight_cut"]) == (0.0, 1.0)
 
@@ -142,9 +143,8 @@ def test_collecting_asks_the_device_for_no_number():
     logprobs = torch.zeros(2, 3, device="meta")
     for _ in range(2):
         loss = TokenLoss(logprobs, on_device, {"numbers": logprobs})
-        meter.add(loss, ActionLogprobs(logprobs, mask, logprobs), mask)
+        meter.add(loss, ActionLogprobs(logprobs, mask, logprobs), mask, CorrectionWeights(logprobs, mask), mask)
         meter.note([Row(0, 3)], trainer=[logprobs[0]], sampler=[logprobs[1]])
-        meter.correct(CorrectionWeights(logprobs, mask), mask)
         meter.averages.total("train/loss", logprobs.sum())
 
 

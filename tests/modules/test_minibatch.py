@@ -15,6 +15,7 @@ from arpo.modules.minibatch import (
     scatter,
     shares,
     split,
+    step_entropies,
     without_flat_groups,
     without_untrained,
     without_zero_advantage,
@@ -152,3 +153,10 @@ def test_sizes_are_those_of_what_the_vision_tower_makes_of_the_screenshots(each_
     made = policy.visual_tokens([policy.images.packed(key, png) for key, png in screenshots.items()])
     assert tokens == [len(each) for each in made]
     assert nbytes == sum(each.nbytes for each in made)
+
+
+def test_a_step_has_the_mean_entropy_of_its_tokens() -> None:
+    # (.3 + .3 + .3) / 3 and .5: a long step does not win by its length
+    entropies = torch.tensor([0.3, 0.3, 0.3, 0.5])
+    torch.testing.assert_close(step_entropies(entropies, (3, 1)), torch.tensor([0.3, 0.5]))
+    torch.testing.assert_close(step_entropies(entropies, (1, 0, 3)), torch.tensor([0.3, 0.0, 1.1 / 3]))

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from arpo.agent.actions import CallUser, Click, CoordinateFrame, Drag, Fail, Finished, Hover, TypeText, Wait
-from arpo.agent.grammar import GRAMMARS
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.agent.ui_tars import parse_action, render_response
 from arpo.envs.fake import FakeDesktop, fake_tasks, make_scene
 from arpo.errors import ConfigError, EngineError, EnvError

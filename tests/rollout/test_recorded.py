@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from arpo.agent.actions import Finished, Wait
-from arpo.agent.grammar import GRAMMARS
 from arpo.agent.matching import StepScore
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.agent.ui_tars import render_response
 from arpo.envs.fake import FakeDesktop
 from arpo.envs.recorded import RecordedDesktop

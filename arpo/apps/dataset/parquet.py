@@ -66,30 +66,22 @@ def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
     It is written whole or not at all, and must not exist yet.
     """
     store = TrajectoryStore(store_of(source))
-    splits = sorted({split for split, _ in store.iterations()})
-    if not splits:
-        raise _no_episodes(source)
     if directory.exists():
         raise ConfigError(f"{directory} exists: name another folder with --out, or delete that one")
-    schema = _schema()
-    censuses = {split: Census() for split in splits}
+    censuses = {split: Census() for split in sorted({split for split, _ in store.iterations()})}
     with atomically(directory) as partial:
         (partial / "data").mkdir(parents=True)
         for split, census in censuses.items():
-            _write(partial / "data" / f"{split}.parquet", schema, _episodes(store, split), census)
+            _write(partial / "data" / f"{split}.parquet", _schema(), _episodes(store, split), census)
         for split in [split for split, census in censuses.items() if not census.episodes]:  # cut at its first record
             (partial / "data" / f"{split}.parquet").unlink()
             del censuses[split]
         if not censuses:
-            raise _no_episodes(source)
+            raise ConfigError(f"{source} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default")
         (partial / "README.md").write_text(
             data_card(" ".join(source.resolve().parts[-2:]), censuses, source), encoding="utf-8"
         )
     return censuses
-
-
-def _no_episodes(source: Path) -> ConfigError:
-    return ConfigError(f"{source} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default")
 
 
 def _episodes(store: TrajectoryStore, split: str) -> Iterator[Trajectory]:

@@ -9,7 +9,7 @@ from arpo.bounds import AtLeastOne, checked
 from arpo.errors import ConfigError
 from arpo.models.images import ImageProcessor
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory
-from arpo.models.vision.patches import PackedPatches
+from arpo.models.vision.tower import PackedPatches
 from arpo.modules.minibatch import Minibatch, Sample
 
 

@@ -18,8 +18,7 @@ from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position
 
 from arpo.agent.actions import CoordinateFrame
 from arpo.models.tiny import TinyModel
-from arpo.models.vision.attention import Segments, VisionTower, rearranged
-from arpo.models.vision.patches import Grid, ImagePatches
+from arpo.models.vision.tower import Grid, ImagePatches, Segments, VisionTower, rearranged
 
 
 def cumulative_layout(grids: tuple[Grid, ...], merge: int, window: int, patch: int) -> dict[str, Any]:

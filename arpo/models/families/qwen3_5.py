@@ -10,7 +10,7 @@ from typing_extensions import override
 from arpo.models.families.qwen2_5_vl import Qwen25VL
 from arpo.models.families.qwen3_vl import PATCH, Qwen3VL, tower_of
 from arpo.models.tiny import HEAD_DIM
-from arpo.models.vision.attention import VisionTower
+from arpo.models.vision.tower import VisionTower
 
 DELTA_HEAD_DIM = 128
 """The width of heads of Gated DeltaNet, the real model's: vLLM's CPU kernel takes no head of 32."""

@@ -18,8 +18,7 @@ from typing_extensions import override
 from arpo.agent.actions import CoordinateFrame
 from arpo.models.families.qwen2_5_vl import Qwen25VL
 from arpo.models.tiny import HEAD_DIM, TinyModel
-from arpo.models.vision.attention import Segments, VisionTower, rearranged
-from arpo.models.vision.patches import Grid
+from arpo.models.vision.tower import Grid, Segments, VisionTower, rearranged
 
 SCALE = 1000
 """Points are thousandths of the screen, whatever the size at which the model sees it."""

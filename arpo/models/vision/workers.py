@@ -21,7 +21,7 @@ from typing import BinaryIO
 import torch
 
 import arpo
-from arpo.models.vision.patches import PackedPatches, PatchSettings, decode
+from arpo.models.vision.tower import PackedPatches, PatchSettings, decode
 
 log = logging.getLogger(__name__)
 

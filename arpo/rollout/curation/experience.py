@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from arpo.agent.grammar import GRAMMARS
 from arpo.agent.matching import same_kind, same_point
-from arpo.agent.prompt import Prompt
+from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.agent.ui_tars import parse_actions
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ActionParseError, ArpoError, ConfigError, EnvError

@@ -13,14 +13,14 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from arpo.models.images import WORTH_WORKERS, ImageProcessor
-from arpo.models.vision.patches import PatchSettings
+from arpo.models.vision.tower import PatchSettings
 from arpo.models.vision.workers import PatchWorkers
 from tests.models.samples import screenshot
 
 TRAINER = """
 import sys, time
 from arpo.models.vision.workers import PatchWorkers
-from arpo.models.vision.patches import PatchSettings
+from arpo.models.vision.tower import PatchSettings
 from tests.models.samples import screenshot
 workers = PatchWorkers(PatchSettings(14, 2, 3136, 15680), 1)
 workers.submit(screenshot(0)[1]).result()

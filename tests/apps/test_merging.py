@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.__main__ import main
+from arpo.apps import merge as merging
+from arpo.apps.merge import merge
 from arpo.errors import ConfigError
-from arpo.models import merging
 from arpo.models.checkpoint import CheckpointWeights, write_weights
-from arpo.models.merging import merge
 from arpo.models.policy import Policy
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from arpo.models.vision.attention import PatchEmbedding, Segments
+from arpo.models.vision.tower import PatchEmbedding, Segments
 from tests.models.samples import assert_same, screenshot
 
 
