@@ -97,9 +97,8 @@ def functions(tree: ast.Module) -> Iterator[Function]:
 
 def written_files() -> list[Path]:
     """What people read and write: everything that git knows or would add, lock files and pictures left out."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=False
-    )
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if listed.returncode != 0:
         pytest.skip("this is not a git checkout")
     paths = [ROOT / name for name in listed.stdout.decode().splitlines()]
@@ -107,10 +106,8 @@ def written_files() -> list[Path]:
 
 
 def test_every_layer_imports_only_what_lies_below_it():
-    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    done = subprocess.run(
-        [sys.executable, "-c", command], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
-    )
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -181,16 +178,12 @@ def undocumented(name: str, tree: ast.Module) -> list[str]:
     return silent if ast.get_docstring(tree) else [name, *silent]
 
 
-def is_property(node: Function) -> bool:
-    return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
 def badly_opened(name: str) -> Iterator[str]:
     """What ruff's D401 lets pass, as `Where` and `The`, and a thing that is documented as if it was a function."""
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
             word = re.split(r"[^\w'-]", text, maxsplit=1)[0]
-            acts = isinstance(node, Function) and not is_property(node)
+            acts = isinstance(node, Function) and "property" not in " ".join(map(ast.unparse, node.decorator_list))
             if word in NO_OPENING or (word in NOUN_PHRASE if acts else word == "Return"):
                 yield f"{name}:{getattr(node, 'lineno', 1)}: {word} …"
 
@@ -299,15 +292,11 @@ def lines_with(pattern: re.Pattern[str], paths: Iterable[Path]) -> list[str]:
 
 
 def test_no_work_is_left_in_comments_and_no_file_knows_one_machine_or_one_mirror():
-    """Paths of a home directory and hosts of package registries belong into the configuration of a machine.
-
-    /home/user is that of every guest.
-    """
+    """Homes and hosts of registries belong into the configuration of a machine; /home/user is that of every guest."""
     code = [path for path in written_files() if path.suffix in (".py", ".yaml", ".js", ".md", ".toml", "")]
     assert lines_with(re.compile(r"\b(TODO|FIXME|HACK)\b"), code) == []
-    known = re.compile(
-        r"(?<![\w.])/(?:root|home/(?!user/)\w+|Users/\w+|work)/|pythonhosted|pypi\.org/simple|--(?:extra-)?index-url"
-    )
+    hosts = r"pythonhosted|pypi\.org/simple|--(?:extra-)?index-url"
+    known = re.compile(rf"(?<![\w.])/(?:root|home/(?!user/)\w+|Users/\w+|work)/|{hosts}")
     assert lines_with(known, written_files()) == []
 
 

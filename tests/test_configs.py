@@ -50,15 +50,10 @@ CHOSEN = {
 GROUPS = {str(path.parent.relative_to(CONF)) for path in CONF.rglob("*.yaml")} | short_choices().keys()
 CHOICES = sorted({f"{group}={name}" for group in GROUPS - NO_CHOICE for name in choices_of(group)} - CHOSEN)
 """Those that no experiment is made of, which is composed anyway."""
-PRESETS = [f"preset={name}" for name in ("official", "dart_paper", "dart_code")]
+IMITATION, PREFERENCE = ("datamodule=demonstrations", "module=sft"), ("datamodule=trajectories", "module=dpo")
 COMPANIONS = {
-    **dict.fromkeys(
-        ("module=sft", "datamodule=demonstrations", "callbacks=sft"), ("datamodule=demonstrations", "module=sft")
-    ),
-    **dict.fromkeys(
-        ("module=dpo", "module=kto", "datamodule=trajectories", "callbacks=offline"),
-        ("datamodule=trajectories", "module=dpo"),
-    ),
+    **dict.fromkeys((*IMITATION, "callbacks=sft"), IMITATION),
+    **dict.fromkeys((*PREFERENCE, "module=kto", "callbacks=offline"), PREFERENCE),
     "method=mobile_r1": ("env=recorded", "tasks=recorded"),
 }
 """Choices that do not go without others."""
@@ -90,12 +85,8 @@ def test_a_file_says_in_its_first_line_what_it_is_for_and_a_choice_has_one_place
         assert lines[0].startswith("# "), path
         assert len(lines[0].split()) > 3, path
     # A file of the same name further back would never be read.
-    places = [
-        f"{path.parent.relative_to(folder)}={path.stem}"
-        for folder in (CONF, *STUDIES)
-        for path in folder.rglob("*.yaml")
-    ]
-    places += [f"{group}={name}" for group, choices in short_choices().items() for name in choices]
+    places = [str(path.relative_to(folder)) for folder in (CONF, *STUDIES) for path in folder.rglob("*.yaml")]
+    places += [f"{group}/{name}.yaml" for group, choices in short_choices().items() for name in choices]
     assert len(places) == len(set(places))
 
 
@@ -120,7 +111,7 @@ def test_every_experiment_can_be_run_and_evaluated_of_things_that_exist_with_arg
         *(pytest.param(name, marks=pytest.mark.long) for name in ("arpo_subset32", "arpo_miniwob", "dart_osworld")),
     ],
 )
-@pytest.mark.parametrize("variant", ["replay=off", *PRESETS])
+@pytest.mark.parametrize("variant", ["replay=off", "preset=official", "preset=dart_paper", "preset=dart_code"])
 def test_every_preset_goes_with_an_experiment_of_each_kind(experiment, variant):
     cfg = composed(f"experiment={experiment}", variant)
     check(cfg)
@@ -135,15 +126,12 @@ def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_hav
     check(composed(*COMPANIONS.get(choice, ()), choice))
 
 
-NOTHING = [
-    f"{group}={name}" for group, choices in short_choices().items() for name, node in choices.items() if not node
-]
-
-
 @pytest.mark.parametrize("experiment", ["smoke", "dart_ablation"])
 def test_a_choice_that_means_nothing_changes_nothing(experiment):
-    assert len(NOTHING) == 5
-    assert plain(composed(f"experiment={experiment}", *NOTHING)) == plain(composed(f"experiment={experiment}"))
+    groups = short_choices()
+    nothing = [f"{group}={name}" for group in groups for name, node in groups[group].items() if not node]
+    assert len(nothing) == 5
+    assert plain(composed(f"experiment={experiment}", *nothing)) == plain(composed(f"experiment={experiment}"))
 
 
 @pytest.mark.parametrize("engine", ["hf", "vllm", "fleet"])
@@ -318,9 +306,8 @@ def test_the_runs_for_a_cpu_are_built_from_their_files(words, module, data, tiny
     assert isinstance(built, module)
     assert isinstance(datamodule, data)
     assert trainer.max_epochs == cfg.iterations
-    assert any(isinstance(callback, ReplayInjection) for callback in trainer.callbacks) == (
-        data is RolloutDataModule and "replay=off" not in words
-    )
+    replays = data is RolloutDataModule and "replay=off" not in words
+    assert any(isinstance(callback, ReplayInjection) for callback in trainer.callbacks) == replays
     if data is DemonstrationDataModule:
         return
     assert isinstance(trainer.callbacks[-1], IterationCheckpoint)

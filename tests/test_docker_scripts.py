@@ -19,21 +19,18 @@ def make_programs(folder, **texts):
         (folder / name.replace("_", "-")).chmod(0o755)
 
 
+def run(command, path, **variables):
+    environment = {"PATH": str(path), **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
 def run_script(name, *arguments, path, **variables):
     """Run a script to its end; returns its status, and what it printed and said."""
-    done = subprocess.run(
-        ["bash", str(SCRIPTS / name), *map(str, arguments)],
-        env={"PATH": str(path), **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run(["bash", SCRIPTS / name, *arguments], path, **variables)
     return done.returncode, done.stdout, done.stderr
 
 
-DOCKER = """[ -z "$DOCKER_HOST" ] && [ -e "$MARK" ]
-"""
+DOCKER = '[ -z "$DOCKER_HOST" ] && [ -e "$MARK" ]\n'
 APT = """echo "debconf: delaying package configuration, since apt-utils is not installed" >&2
 case "$*" in *install*) [ -z "$BROKEN" ] && : > "$MARK" ;; esac
 """
@@ -51,21 +48,14 @@ def machine(tmp_path):
     return programs
 
 
-@pytest.fixture
-def start(machine, tmp_path):
-    """Runs the script that starts an engine."""
-
-    def run(**variables):
-        mark = str(tmp_path / "mark")
-        return run_script("start_engine.sh", tmp_path / "engine", path=machine, MARK=mark, **variables)
-
-    return run
-
-
 USUAL = (0, "export DOCKER_HOST=unix:///var/run/docker.sock\n", "")
 
 
-def test_an_engine_that_answers_or_came_with_the_package_is_used_and_else_the_package_says_why_not(start, tmp_path):
+def test_an_engine_that_answers_or_came_with_the_package_is_used_and_else_the_package_says_why_not(machine, tmp_path):
+    def start(**variables):
+        mark = str(tmp_path / "mark")
+        return run_script("start_engine.sh", tmp_path / "engine", path=machine, MARK=mark, **variables)
+
     status, printed, said = start(BROKEN="1")
     assert (status, printed) == (1, "")
     assert "debconf: delaying package configuration" in said
@@ -104,8 +94,7 @@ def test_a_dead_container_keeps_no_address_that_the_engine_gives_to_another(mach
     make_programs(machine, docker=docker, dockerd=daemon, iptables="", mmdebstrap="")
     script = str(SCRIPTS / "start_engine.sh")
     command = [*alone, "bash", "-c", BRIDGE, "bash", str(tmp_path / "engine"), script, lives, bridge]
-    environment = {"PATH": f"{machine}:{os.environ['PATH']}", "MARK": str(tmp_path / "mark")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, f"{machine}:{os.environ['PATH']}", MARK=str(tmp_path / "mark"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mark").exists()
     assert done.stdout.split() == cables
@@ -189,8 +178,7 @@ def test_after_a_stop_no_mount_keeps_the_directory(stop, process, tmp_path):
     place.mkdir()
     (tmp_path / "dockerd.pid").rename(place / "dockerd.pid")
     command = [*private, "bash", "-c", MOUNTS, "bash", str(place), str(SCRIPTS / "stop_engine.sh")]
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, f"{tmp_path}:{os.environ['PATH']}", CALLS=str(tmp_path / "calls"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert not place.exists()
 
@@ -215,22 +203,17 @@ exit $PIP_STATUS
 """
 
 
-@pytest.fixture
-def build(tmp_path):
-    """Runs the script with a Docker and a pip that are fakes, and end with these exit statuses."""
+def test_a_build_shows_the_lines_of_the_script_alone_and_where_a_step_fails_all_that_it_said(tmp_path):
     make_programs(tmp_path, docker=BUILDER, python3=PIP)
 
-    def run(*, docker: int = 0, pip: int = 0) -> tuple[int, list[str], str]:
+    def build(*, docker=0, pip=0):
+        """Run the script with a Docker and a pip that are fakes, and end with these exit statuses."""
         variables = {"TMPDIR": str(tmp_path), "BUILD_STATUS": str(docker), "PIP_STATUS": str(pip)}
         path = f"{tmp_path}:{os.environ['PATH']}"
         status, printed, said = run_script("build_image.sh", "plain", "registry", path=path, **variables)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["docker", "python3"]  # and nothing is left
         return status, re.sub(r"\d+ s", "0 s", printed).splitlines(), said
 
-    return run
-
-
-def test_a_build_shows_the_lines_of_the_script_alone_and_where_a_step_fails_all_that_it_said(build):
     lines = ["fetching PyAutoGUI", "building arpo/desktop:plain", "done"]
     assert build() == (0, [f"build_image.sh: {line} (0 s)" for line in lines], "")
     docker = "sha256:0123456789\ndebconf: unable to initialize frontend: Dialog\n"

@@ -80,17 +80,15 @@ MEASURES = (
 
 def write_arm(outputs: Path, arm: Arm, seed: int, final: float, **options) -> None:
     folder = arm.folder(outputs, seed)
-    evaluations = {4: {"in_domain": final}}
-    write_run(folder.parent, folder.name, [0.5] * 4, seed=seed, evaluations=evaluations, **options)
+    write_run(folder.parent, folder.name, [0.5] * 4, seed=seed, evaluations={4: {"in_domain": final}}, **options)
 
 
 def test_arms_are_compared_with_the_reference_by_seed_and_lie_where_their_commands_put_them(tmp_path):
     assert CURATED.folder(tmp_path, 3) == tmp_path / "study" / "module.objective.clip_high=0.28,replay=pool,seed=3"
     long = Arm("long", "study", tuple(f"rollout.settings.key_{number}=1" for number in range(9)))
     assert len(long.folder(tmp_path, 0).name) < 100  # cut, as `train.py` cuts it
-    assert CURATED.command((0, 1)) == (
-        "python train.py -m resume=auto experiment=study replay=pool module.objective.clip_high=0.28 seed=0,1"
-    )
+    words = "replay=pool module.objective.clip_high=0.28 seed=0,1"
+    assert CURATED.command((0, 1)) == f"python train.py -m resume=auto experiment=study {words}"
     # differences 0.10, 0.20, 0.00, 0.10, 0.10 at very different levels, as above
     for seed, (low, gain) in enumerate([(0.1, 0.10), (0.7, 0.20), (0.3, 0.00), (0.5, 0.10), (0.2, 0.10)]):
         write_arm(tmp_path, PLAIN, seed, low)

@@ -76,16 +76,11 @@ def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
 
 
 def test_the_first_phase_that_failed_is_played_again_with_the_older_runner(tmp_path, monkeypatch):
-    code = "import os, sys; sys.exit('VLLM_USE_V2_MODEL_RUNNER' not in os.environ)"
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", "import os, sys; sys.exit('VLLM_USE_V2_MODEL_RUNNER' not in os.environ)"]
     monkeypatch.setattr(play, "phase_of", lambda name, out, deadline, smoke: play.Phase(name, command, 60))
     play.play(tmp_path, ["weights", "engine", "lora", "trace"], smoke=False, seconds=60)
-    assert [(line["phase"], line.get("ended")) for line in lines(tmp_path)] == [
-        ("weights", None),
-        ("engine", None),
-        ("lora", None),
-        ("engine, older runner", "well"),
-    ]
+    ends = [("weights", None), ("engine", None), ("lora", None), ("engine, older runner", "well")]
+    assert [(line["phase"], line.get("ended")) for line in lines(tmp_path)] == ends
 
 
 def test_parts_come_out_as_they_went_in(tmp_path, monkeypatch):

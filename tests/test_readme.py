@@ -27,14 +27,10 @@ from tests.composed import composed
 
 ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"
-TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PAGES = sorted([*TOP, *ROOT.glob("docs/*.md"), *STUDIES.glob("**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *STUDIES.glob("**/*.md")])
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-HARMLESS = ("export", "source", "tensorboard")
 NOT_TYPED = (ArpoError, AssertionError, HydraException, OmegaConfBaseException, SystemExit)
 """What `check_command` raises of a command that cannot be typed."""
-FOREIGN = ("Could not", "mismatched input")
-"""Beginnings of messages that Hydra says, not we."""
 
 
 def relative(path: Path) -> str:
@@ -60,17 +56,14 @@ ALL = {relative(page): commands(page) for page in PAGES}
 
 def jobs(arguments: list[str]) -> list[list[str]]:
     """The overrides of every run that a command line starts."""
-    multirun = "-m" in arguments
     overrides = [argument for argument in arguments if not argument.startswith("-") and argument != "job"]
-    if not multirun:
+    if "-m" not in arguments:
         return [overrides]
     parsed = OverridesParser.create().parse_overrides(overrides)
     return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
 
 
 ARCHITECTURE = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("architecture.md", "extending.md"))
-OF_OTHERS = {"LoRARequest"}
-"""Classes of libraries that the architecture names."""
 
 
 def check_composes(script: str, arguments: list[str]) -> int:
@@ -134,7 +127,7 @@ def check_command(words: list[str]) -> None:
         else:
             ast.parse((ROOT / script).read_text("utf-8"))
     else:
-        assert program in HARMLESS, f"there is no command {program!r}"
+        assert program in ("export", "source", "tensorboard"), f"there is no command {program!r}"
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.long] * ("/" in page)) for page in ALL])
@@ -205,7 +198,6 @@ def test_every_file_class_and_method_that_a_page_names_is_there():
     assert len(names) > 5
     assert [name for name in names if not (ROOT / "arpo" / name).exists() and not (ROOT / name).exists()] == []
     assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
-    text = ARCHITECTURE
     trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "arpo").rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     methods = {
@@ -214,12 +206,12 @@ def test_every_file_class_and_method_that_a_page_names_is_there():
         if isinstance(node, ast.ClassDef)
     }
     called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    named = re.findall(r"`([A-Z][a-z]\w+)\.([a-z]\w*)`", text)
+    named = re.findall(r"`([A-Z][a-z]\w+)\.([a-z]\w*)`", ARCHITECTURE)
     assert len(named) > 5
     assert [pair for pair in named if pair[1] not in methods.get(pair[0], ()) or pair[1] not in called] == []
     aliases = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    classes = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", text))
-    assert classes - methods.keys() - aliases - OF_OTHERS == set()
+    classes = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", ARCHITECTURE))
+    assert classes - methods.keys() - aliases - {"LoRARequest"} == set()  # a class of a library
 
 
 @pytest.mark.parametrize("name", ["miniwob", "replay_ablation"])
@@ -257,7 +249,7 @@ def pattern_of(message: str) -> re.Pattern[str]:
 def test_a_message_that_is_explained_is_one_that_the_code_gives():
     files = [*ROOT.glob("arpo/**/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("docker/guest/*.py")]
     given = [(ROOT / "Makefile").read_text("utf-8"), *(text for path in files for text in messages(path))]
-    ours = [message for message in explained() if not message.startswith(FOREIGN)]
+    ours = [message for message in explained() if not message.startswith(("Could not", "mismatched input"))]  # Hydra's
     assert len(ours) > 20
     assert [each for each in ours if not any(map(pattern_of(each).search, given))] == []
 
@@ -302,11 +294,8 @@ def overrides_in(texts: Iterator[str]) -> Iterator[str]:
 
 @cache
 def recommended() -> set[str]:
-    found = {
-        override
-        for path in ROOT.glob("arpo/**/*.py")
-        for override in overrides_in(filter(" ".__contains__, messages(path)))
-    }
+    texts = (text for path in ROOT.glob("arpo/**/*.py") for text in messages(path) if " " in text)
+    found = set(overrides_in(texts))
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docker/*.md")]:
         found |= set(overrides_in(iter(re.findall(r"`([^`\n]+)`", page.read_text("utf-8")))))
     return found - ELSEWHERE - READERS_OWN

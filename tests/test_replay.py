@@ -19,11 +19,9 @@ def trajectory(id: str, task_reward: float, task_id: str = "t", version: int = 0
 
 
 def group(rewards: list[float], iteration: int = 0, task_id: str = "t") -> Group:
-    members = (
-        trajectory(f"{iteration}/{task_id}/{member}", reward, task_id, version=iteration)
-        for member, reward in enumerate(rewards)
-    )
-    return Group(Task(task_id, "do"), tuple(members))
+    ids = (f"{iteration}/{task_id}/{member}" for member in range(len(rewards)))
+    made = (trajectory(id, reward, task_id, version=iteration) for id, reward in zip(ids, rewards, strict=True))
+    return Group(Task(task_id, "do"), tuple(made))
 
 
 def ids(trajectories: tuple[Trajectory, ...]) -> list[str]:
@@ -262,8 +260,7 @@ def test_by_domain_or_template_a_success_of_a_task_beside_it_joins():
     buffer.admit(of_domain([1, 0], 0, "b"))
     buffer.admit(of_domain([1, 0], 0, "c", "elsewhere"))
     injected = [buffer.inject(of_domain([0, 0], 1, f"new {number}")).trajectories for number in range(40)]
-    joined = {member.id for members in injected for member in members if member.task_reward}
-    assert joined == {"0/a/0", "0/b/0"}
+    assert {member.id for members in injected for member in members if member.task_reward} == {"0/a/0", "0/b/0"}
     assert ids(buffer.entries("d")) == ["0/a/0", "0/b/0"]
     failed = of_domain([0, 0], 1, "d", "unknown")
     assert buffer.inject(failed) is failed
@@ -285,9 +282,8 @@ def test_a_buffer_that_was_kept_by_another_key_says_which(kept_by, now):
     buffer = ReplayBuffer(key=kept_by)
     done = of_domain([1, 0], 0, "pages/a/1")
     buffer.admit(done)
-    with pytest.raises(
-        ConfigError, match=rf"by {kept_by}, and key={now} .* resume with replay\.buffer\.key={kept_by}"
-    ):
+    said = rf"by {kept_by}, and key={now} .* resume with replay\.buffer\.key={kept_by}"
+    with pytest.raises(ConfigError, match=said):
         ReplayBuffer(key=now).load_state_dict(buffer.state_dict(), {t.id: t for t in done.trajectories}.__getitem__)
 
 

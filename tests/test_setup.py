@@ -64,8 +64,7 @@ def test_a_device_marker_chooses_the_line_and_both_devices_get_the_same_vllm_and
 
 def test_an_environment_is_complete_only_with_its_python_and_the_stamp_of_its_own_inputs(environment):
     assert not environment.is_complete()
-    cuda = setup.Environment(environment.path, "cuda", environment.inputs)
-    assert cuda.fingerprint() != environment.fingerprint()
+    assert setup.Environment(environment.path, "cuda", environment.inputs).fingerprint() != environment.fingerprint()
     version = (environment.path / "pyvenv.cfg").read_text()
     environment.stamp.write_text(environment.fingerprint())
     assert environment.is_complete()
@@ -191,9 +190,8 @@ def test_a_long_command_says_how_far_it_is_and_a_failing_one_its_last_words(tmp_
 
 
 def names(path: Path) -> dict[str, str]:
-    return {
-        canonicalize_name(Requirement(line).name): line for line in setup.requirement_lines(path.read_text(), "cpu")
-    }
+    lines = setup.requirement_lines(path.read_text(), "cpu")
+    return {canonicalize_name(Requirement(line).name): line for line in lines}
 
 
 def test_everything_that_is_wanted_is_pinned_within_its_bound_and_sorted_without_what_is_heavy_and_needless():

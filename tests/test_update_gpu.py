@@ -93,18 +93,10 @@ def test_out_of_memory_is_a_row(monkeypatch):
 
 
 def test_figures_of_a_row_are_the_fastest_updates():
-    row = SETTING | {
-        "micro_batches": 2,
-        "seconds": [25.0, 20.0],
-        "flops": 8e15,
-        "flops_unmasked": 12e15,
-        "first_logprob": -9.0,
-    }
-    row |= {"allocated_gib": 50.0, "reserved_gib": 55.0}
+    row = SETTING | {"micro_batches": 2, "seconds": [25.0, 20.0], "flops": 8e15, "flops_unmasked": 12e15}
+    row |= {"first_logprob": -9.0, "allocated_gib": 50.0, "reserved_gib": 55.0}
     plans = {("lora", 65536, "none", "full", 2, None): 47.26}
     (line,) = update_gpu.table([row], plans, 1000).splitlines()[2:]
     # 131,072 tokens in 20 s; 8e15 and 12e15 operations in 20 s of 1e15 a second
-    assert line == (
-        "| ours | lora | 65,536 | none | full | default | 20.00 | 6,554 | 40.0% | 60.0% | 50.0 | 55.0 | 47.3 | "
-        "mean log-prob -9.0000 |"
-    )
+    figures = "20.00 | 6,554 | 40.0% | 60.0% | 50.0 | 55.0 | 47.3 | mean log-prob -9.0000"
+    assert line == f"| ours | lora | 65,536 | none | full | default | {figures} |"

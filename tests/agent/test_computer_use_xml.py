@@ -60,11 +60,7 @@ LEFT = use("left_click", ("coordinate", "[1, 2]"))
         (use("left_click", ("coordinate", "[NaN, 1]")), ParseErrorKind.BAD_BOX, "'NaN' for a number"),
         (use("scroll", ("pixels", "1e9999")), ParseErrorKind.BAD_ARGUMENT, "pixels must be a number"),
         (use("left_click", *[("coordinate", "[1, 2]")] * 2), ParseErrorKind.BAD_ARGUMENT, "coordinate twice"),
-        (
-            LEFT.replace("</parameter>\n", "", 1),
-            ParseErrorKind.BAD_SYNTAX,
-            "value of action holds the tag <parameter",
-        ),
+        (LEFT.replace("</parameter>\n", "", 1), ParseErrorKind.BAD_SYNTAX, "value of action holds the tag <parameter"),
         (LEFT.replace("</parameter>\n", ""), ParseErrorKind.BAD_SYNTAX, "expected <parameter=name>"),
         (LEFT.replace("</parameter>", "</parameter></parameter>", 1), ParseErrorKind.BAD_SYNTAX, "got '</parameter>"),
         (LEFT.replace("</function>", ""), ParseErrorKind.BAD_SYNTAX, "or </function>, got '</tool_call>'"),

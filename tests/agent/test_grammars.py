@@ -22,7 +22,6 @@ from arpo.errors import ActionParseError, ConfigError, TaskFormatError
 from tests.agent.corpus import CORPUS, EACH
 from tests.agent.strategies import any_action, calls, plain_text
 
-FRAME = CoordinateFrame(1920, 1080, 1000, 1000)
 FRAGMENTS = [
     *"{}[]()\":,'\\=<>#\n\r\t +-.;0123456789eE_%\x00\x1b\u2028é你🐢\ud800",
     "<tool_call>", "</tool_call>", "null", "true", "NaN", "Infinity", "1e999", "\\ud800", '"action"', '"coordinate"',
@@ -62,7 +61,7 @@ def sampled(grammar: GrammarName, rng: random.Random) -> str:
     ("name", "count"), [("ui_tars", 20_000), ("computer_use", 5_000), ("computer_use_xml", 5_000)]
 )
 def test_whatever_a_model_writes_is_actions_or_a_typed_error(name, count):
-    rng, outcomes = random.Random(20261127), Counter[str]()
+    rng, outcomes, frame = random.Random(20261127), Counter[str](), CoordinateFrame(1920, 1080, 1000, 1000)
     for _ in range(count):
         try:
             found = GRAMMARS[name].parse(sampled(name, rng)).actions
@@ -74,7 +73,7 @@ def test_whatever_a_model_writes_is_actions_or_a_typed_error(name, count):
         if outcomes["actions"] % (count // 1_000) == 0:
             for action in found:  # what was read can also be recorded and performed
                 action.describe()
-                compile(to_pyautogui(FRAME.to_screen(action)), "guest", "exec")
+                compile(to_pyautogui(frame.to_screen(action)), "guest", "exec")
     assert outcomes["actions"] > count // 20
     assert len(outcomes) >= 6
     if name == "ui_tars":  # every kind but the one that a million characters need

@@ -121,8 +121,7 @@ def pauses_s(calls, between_calls_s):
 )
 @pytest.mark.parametrize("xdotool", [True, False])
 def test_a_long_text_is_typed_whole_and_in_time(monkeypatch, text, xdotool):
-    guest = FakeGuest(monkeypatch, xdotool=xdotool)
-    calls = guest.run(TypeText(text))
+    calls = FakeGuest(monkeypatch, xdotool=xdotool).run(TypeText(text))
     assert pauses_s(calls, sys.modules["pyautogui"].PAUSE) <= LONGEST_TYPING_S + 0.1
     typed = "".join(call[1] for call in calls if call[0] in ("write", "copy"))
     assert xdotool or typed == text.replace("<", "").replace("\n", "")

@@ -35,20 +35,15 @@ points = st.one_of(
     st.builds("({}, {})".format, numbers, numbers),
     st.builds("({},{},{},{})".format, numbers, numbers, numbers, numbers),
 )
+clicks = st.sampled_from(["click", "left_single", "left_double", "right_single", "hover"])
+keys = st.sampled_from(["ctrl", "shift", "alt", "a", "z", "f5", "tab", "enter"])
 calls = st.one_of(
-    st.builds(
-        "{}(start_box='{}')".format,
-        st.sampled_from(["click", "left_single", "left_double", "right_single", "hover"]),
-        points,
-    ),
+    st.builds("{}(start_box='{}')".format, clicks, points),
     st.builds("{}(start_box='{}', end_box='{}')".format, st.sampled_from(["drag", "select"]), points, points),
     st.builds("click(point='<point>{} {}</point>')".format, numbers, numbers),
     st.builds("scroll(start_box='{}', direction='{}')".format, points, strategies.directions),
     st.builds("scroll(direction='{}')".format, strategies.directions),
-    st.builds(
-        lambda keys: f"hotkey(key='{' '.join(keys)}')",
-        st.lists(st.sampled_from(["ctrl", "shift", "alt", "a", "z", "f5", "tab", "enter"]), min_size=1, max_size=3),
-    ),
+    st.builds(lambda chord: f"hotkey(key='{' '.join(chord)}')", st.lists(keys, min_size=1, max_size=3)),
     st.builds("press(key='{}')".format, st.sampled_from(["enter", "a", "f5"])),
     st.builds("type(content='{}')".format, strategies.plain_text),
     st.builds("type(content='{}\\n')".format, strategies.plain_text),
@@ -95,9 +90,8 @@ def test_both_parsers_read_the_common_grammar_alike(written, thought):
     theirs = official.parse_action_to_structure_output(text, 28, HEIGHT, WIDTH, model_type="qwen25vl")
     ours = parse_response(text)
     assert ours.thought == theirs[0]["thought"]
-    assert [snapped(action) for action in ours.actions] == [
-        snapped(READERS[parsed["action_type"]](parsed["action_inputs"])) for parsed in theirs
-    ]
+    expected = [snapped(READERS[parsed["action_type"]](parsed["action_inputs"])) for parsed in theirs]
+    assert [snapped(action) for action in ours.actions] == expected
 
 
 @given(numbers, numbers)

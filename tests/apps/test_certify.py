@@ -23,6 +23,8 @@ from tests.envs.guest.test_certificate import CONTENT_WITH_LESS, IMPOSSIBLE, REC
 from tests.envs.osworld.support import FILES, needs_files
 
 OTHER = Task("other", "Do it.", domain="os", config={})
+NAMES = ["terminal/sort-a-file", "terminal/count-lines"]
+SORT, COUNT = NAMES
 
 
 @pytest.fixture
@@ -170,9 +172,8 @@ def test_the_line_says_which_template_is_played_and_how_many_instances_there_are
             super().reset(task)
 
     monkeypatch.setattr("arpo.apps.certify.showing", lambda line: lines.append(line) or nullcontext())
-    names = ["terminal/sort-a-file", "terminal/count-lines"]
-    certify_templates(names, lambda: Desk(tmp_path), instances=2, path=path)
-    tasks = [f"{name}/{seed}" for name in names for seed in (FIRST_SEED, FIRST_SEED + 1)]
+    certify_templates(NAMES, lambda: Desk(tmp_path), instances=2, path=path)
+    tasks = [f"{name}/{seed}" for name in NAMES for seed in (FIRST_SEED, FIRST_SEED + 1)]
     assert list(dict.fromkeys(said)) == [f"{done} of 4 tasks · {task}" for done, task in enumerate(tasks)]
     assert lines[0]() == Line(["3 of 4 tasks", tasks[3]], 0.75)
 
@@ -186,41 +187,37 @@ def test_processes_that_certify_at_once_lose_no_certificate(tmp_path, path):
 
 @pytest.mark.parametrize(("fault", "said"), [("lenient", '"idle": 1.0'), ("breaks_at", "the grader read too much")])
 def test_what_is_wrong_is_written_down_with_its_seed_and_leaves_the_others(tmp_path, path, fault, said):
-    make = partial(Terminal, **{fault: "terminal/sort-a-file"})
+    make = partial(Terminal, **{fault: SORT})
     with pytest.raises(ConfigError, match="instances must be at least 1, got 0"):
-        certify_templates(["terminal/sort-a-file"], lambda: make(tmp_path), instances=0, path=path)
-    assert "terminal/sort-a-file" not in json.loads(path.read_text())
-    names = ["terminal/sort-a-file", "terminal/count-lines"]
-    assert certify_templates(names, lambda: make(tmp_path), instances=1, path=path) == 1
+        certify_templates([SORT], lambda: make(tmp_path), instances=0, path=path)
+    assert SORT not in json.loads(path.read_text())
+    assert certify_templates(NAMES, lambda: make(tmp_path), instances=1, path=path) == 1
     found = json.loads(path.read_text())
-    (written,) = found["terminal/sort-a-file"]["faults"]
+    (written,) = found[SORT]["faults"]
     assert written.startswith(f"{FIRST_SEED}: ")
     assert said in written
-    assert bool(found["terminal/count-lines"]["faults"]) == (fault == "lenient")
+    assert bool(found[COUNT]["faults"]) == (fault == "lenient")
 
 
 def test_a_script_that_a_desktop_fails_in_is_played_again_on_a_second_one(tmp_path, path, caplog):
     made = []
-    assert certify_templates(["terminal/sort-a-file"], lambda: Failing(tmp_path, made, 1), instances=2, path=path) == 0
-    assert json.loads(path.read_text())["terminal/sort-a-file"]["faults"] == []
+    assert certify_templates([SORT], lambda: Failing(tmp_path, made, 1), instances=2, path=path) == 0
+    assert json.loads(path.read_text())[SORT]["faults"] == []
     assert [desk.closed for desk in made] == [True, True]
-    assert f"terminal/sort-a-file/{FIRST_SEED}: the guest does not answer; a new desktop starts" in caplog.text
+    assert f"{SORT}/{FIRST_SEED}: the guest does not answer; a new desktop starts" in caplog.text
 
 
-@pytest.mark.parametrize("before", [{}, {"terminal/sort-a-file": {"instances": 5, "first_seed": 7, "faults": []}}])
+@pytest.mark.parametrize("before", [{}, {SORT: {"instances": 5, "first_seed": 7, "faults": []}}])
 def test_a_desktop_that_fails_is_no_fault_of_a_template_which_keeps_the_certificate_that_it_has(
     tmp_path, path, caplog, before
 ):
     path.write_text(json.dumps(before))
     made = []
-    names = ["terminal/sort-a-file", "terminal/count-lines"]
-    assert certify_templates(names, lambda: Failing(tmp_path, made, ATTEMPTS), instances=1, path=path) == 1
+    assert certify_templates(NAMES, lambda: Failing(tmp_path, made, ATTEMPTS), instances=1, path=path) == 1
     found = json.loads(path.read_text())
-    assert found.pop("terminal/count-lines")["faults"] == []  # the next template has a desktop that works
+    assert found.pop(COUNT)["faults"] == []  # the next template has a desktop that works
     assert found == before
-    words = (
-        f"terminal/sort-a-file is not certified anew: the desktops failed in 1 of 1 instances: {FIRST_SEED}: the guest"
-    )
+    words = f"{SORT} is not certified anew: the desktops failed in 1 of 1 instances: {FIRST_SEED}: the guest"
     assert words in caplog.text
 
 
@@ -231,11 +228,8 @@ def test_a_fault_is_written_down_even_where_a_desktop_fails_in_another_instance(
         def evaluate(self):
             return float(super().evaluate() or True)
 
-    assert (
-        certify_templates(["terminal/sort-a-file"], lambda: Tolerant(tmp_path, made, ATTEMPTS), instances=2, path=path)
-        == 1
-    )
-    certificate = json.loads(path.read_text())["terminal/sort-a-file"]
+    assert certify_templates([SORT], lambda: Tolerant(tmp_path, made, ATTEMPTS), instances=2, path=path) == 1
+    certificate = json.loads(path.read_text())[SORT]
     assert certificate["instances"] == 1  # that was judged
     assert [fault.partition(":")[0] for fault in certificate["faults"]] == [str(FIRST_SEED + 1)]
 

@@ -42,8 +42,7 @@ def policies(tiny_model, tensors, tmp_path):
 
 def test_each_weight_is_the_mean_in_float32_in_the_format_of_the_policies(policies, tensors, tmp_path):
     merge([(policies[0], 0.3), (policies[1], 0.7)], tmp_path / "mean")
-    loaded = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "mean")
-    assert loaded.dtype == torch.bfloat16
+    assert Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "mean").dtype == torch.bfloat16
     mean = dict(Policy(tmp_path / "mean", dtype="bfloat16").saved_tensors())
     assert mean.keys() == tensors[0].keys()
     for name, tensor in mean.items():

@@ -76,11 +76,8 @@ def test_vs_code_is_ready_where_the_image_of_the_containers_has_it(here, capsys,
     asked = []
     monkeypatch.setattr("arpo.apps.tasks.has_vs_code", lambda image: asked.append(image) or "vscode" in image)
     image = "env.make_env.machine.image=arpo/desktop:vscode"
-    for words, ready in (
-        (["env=osworld"], "0"),
-        (["env=osworld_container"], "0"),
-        (["env=osworld_container", image], "10"),
-    ):
+    containers = ["env=osworld_container"]
+    for words, ready in ((["env=osworld"], "0"), (containers, "0"), ([*containers, image], "10")):
         assert main(["osworld", *words]) == 0
         assert rows(capsys)["vs_code"][-2] == ready
     assert asked == ["arpo/desktop:full", "arpo/desktop:vscode"]
@@ -134,10 +131,8 @@ def test_fetching_says_what_it_could_not_get_for_which_task_and_where_to_put_it(
     assert "/b.xlsx gives no b.xlsx but" in said[0]
     assert said[0].endswith(f"b.xlsx may be put by hand at {cache.place(web.url('/b.xlsx'), 'page', 'b.xlsx')}")
     assert "404" in said[1]
-    assert said[3:] == [
-        f"4 of 7 files are in {tmp_path}",
-        "2 of 3 tasks cannot be set up or graded without the others",
-    ]
+    lacking = "2 of 3 tasks cannot be set up or graded without the others"
+    assert said[3:] == [f"4 of 7 files are in {tmp_path}", lacking]
     assert [len(cache.lacking(each)) for each in tasks] == [0, 1, 2]
 
 

@@ -1,5 +1,6 @@
 """Trajectories by hand, and a module that learns nothing but goes through every hook."""
 
+import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -86,6 +87,15 @@ def update_of(batch: RolloutBatch) -> UpdateRecord:
             meter.note([place], logprobs=numbers, old_logprobs=numbers)
             credits.append(Credit.of_trajectory(trajectory, 10.0 * group + member))
     return meter.record(batch, [credits])
+
+
+def reloaded(state: dict[str, Any]) -> dict[str, Any]:
+    """The state as it comes back from a file."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
 
 
 class EngineFollows(L.Callback):

@@ -182,8 +182,7 @@ def stopping(make_collector, tmp_path):
     def train(module, iterations=4):
         stop = GracefulStop()
         collector = make_collector(start=False, group_size=2, max_steps=1)
-        trainer = fit(tmp_path, collector, [stop], iterations=iterations, module=module)
-        return stop, trainer
+        return stop, fit(tmp_path, collector, [stop], iterations=iterations, module=module)
 
     return train
 

@@ -1,6 +1,5 @@
 """Entropulse: when the phase begins, what an update learns in it, and that the run goes on as before."""
 
-import io
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +14,7 @@ from arpo.methods.grpo import GRPO
 from arpo.methods.method import TokenTerms
 from arpo.replay import ReplayBuffer
 from arpo.types import RolloutBatch
-from tests.callbacks.support import IdleModule
+from tests.callbacks.support import IdleModule, reloaded
 from tests.invariant.ranks import OnRankZero, quiet_trainer
 from tests.modules.conftest import loaded_policy, logprobs_of, make_group, make_module, make_policy, weights
 
@@ -43,9 +42,8 @@ def run(module, callback, past, *batches):
     """Train one iteration a batch, with the episodes of the past in the store."""
     data = OnRankZero(list(batches))
     data.runtime = OnRankZero([past, *batches]).runtime
-    trainer = quiet_trainer(
-        1, "auto", max_epochs=len(batches), callbacks=[callback], reload_dataloaders_every_n_epochs=1
-    )
+    options = {"max_epochs": len(batches), "callbacks": [callback], "reload_dataloaders_every_n_epochs": 1}
+    trainer = quiet_trainer(1, "auto", **options)
     trainer.fit(module, data)
     return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
@@ -142,10 +140,7 @@ def test_it_goes_on_from_the_checkpoint_and_the_store(make_module, make_group, p
         callback, batch = pulse(window=1, iterations=2), RolloutBatch(7, 7, [make_group(1.0, 0.0, first=9)])
         callback.load_state_dict(kept)
         run(make_module(), callback, past, batch)
-        file = io.BytesIO()
-        torch.save(callback.state_dict(), file)
-        file.seek(0)
-        return [group.trajectories[0].id for group in batch.groups], torch.load(file, weights_only=True)
+        return [group.trajectories[0].id for group in batch.groups], reloaded(callback.state_dict())
 
     first = go_on(state(past))
     assert go_on(state(past)) == first

@@ -110,10 +110,7 @@ def test_a_sample_of_the_batch_is_judged_and_garbage_is_no_verdict(tmp_path, mak
     assert {name: value for name, value in metrics.items() if name.startswith("judge/")} == {"judge/answered": 0}
 
 
-@pytest.mark.parametrize(
-    ("settings", "screenshots", "most"),
-    [({}, 9, 4), ({}, 2, 2), ({"image_window": 1}, 9, 1)],
-)
+@pytest.mark.parametrize(("settings", "screenshots", "most"), [({}, 9, 4), ({}, 2, 2), ({"image_window": 1}, 9, 1)])
 def test_it_is_shown_the_last_screenshots_that_the_engine_takes(
     tmp_path, make_collector, chat, settings, screenshots, most
 ):

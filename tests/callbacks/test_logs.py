@@ -57,13 +57,9 @@ def test_shares_and_means_are_of_trajectories() -> None:
 
 
 def test_groups_are_counted_by_what_they_teach() -> None:
-    groups = [
-        make_group(SUCCESS, SUCCESS),
-        make_group(FAILURE, FAILURE),
-        make_group(FAILURE, NONSENSE),  # all failed, but the format reward tells them apart
-        make_group(SUCCESS, FAILURE),
-    ]
-    metrics = measured(groups)
+    # In the third group all failed, but the format reward tells them apart.
+    pairs = ((SUCCESS, SUCCESS), (FAILURE, FAILURE), (FAILURE, NONSENSE), (SUCCESS, FAILURE))
+    metrics = measured([make_group(*pair) for pair in pairs])
     assert metrics["group/count"] == 4
     assert metrics["group/size"] == 2
     assert metrics["group/all_succeeded"] == 1 / 4
@@ -230,7 +226,6 @@ def test_the_state_of_a_checkout_is_its_commit_and_whether_files_differ(tmp_path
     git("add", "file")
     git("commit", "--no-verify", "-m", "one")
     state = git_state(tmp_path)
-    assert state is not None
     assert len(state["commit"]) == 40
     assert not state["dirty"]
     (tmp_path / "file").write_text("2")

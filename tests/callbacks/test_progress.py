@@ -101,7 +101,7 @@ def test_a_wait_for_the_first_weights_or_for_a_checkpoint_is_shown(
 class Sum(L.LightningModule):
     """Learns something, with a loss that is known."""
 
-    def __init__(self, steps_s: float = 0.0) -> None:
+    def __init__(self, steps_s: float) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.weight = torch.nn.Parameter(torch.zeros(1))
@@ -116,14 +116,10 @@ class Sum(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def warm_start(directory, callback: L.Callback, **kwargs: float) -> None:
-    trainer = quiet_trainer([callback], iterations=1, default_root_dir=directory)
-    trainer.fit(Sum(**kwargs), DataLoader(list(torch.zeros(4, 1)), batch_size=None))
-
-
 def test_a_warm_start_shows_its_steps_in_a_log_and_says_how_it_ended(tmp_path, caplog, monkeypatch) -> None:
     monkeypatch.setattr("arpo.host.log_lines.Heartbeat.__init__.__defaults__", (0.1,))
-    warm_start(tmp_path, StepProgress(console(terminal=False)), steps_s=0.15)
+    trainer = quiet_trainer([StepProgress(console(terminal=False))], iterations=1, default_root_dir=tmp_path)
+    trainer.fit(Sum(steps_s=0.15), DataLoader(list(torch.zeros(4, 1)), batch_size=None))
     lines = said(caplog)
     assert any(re.fullmatch(r"step [1-4]/4 · loss 0\.\d\d0 · 0:0\d to go", line) for line in lines)
     place = lines.index(f"results: {tmp_path}")
@@ -163,9 +159,8 @@ def test_the_line_counts_episodes_while_they_run_and_that_of_a_log_is_complete(p
     progress.phase = "update and weight sync"
     assert "update and weight sync" in progress.line(ROLLING).parts  # though episodes of a later iteration run
     progress.phase = "closing"
-    assert progress.iteration_line(9.5) == (
-        "iteration 12/60 · success 75 %, last 2: 50 % · replay 14, 3 injected · 9.5 s · 8:00 to go"
-    )
+    line = "iteration 12/60 · success 75 %, last 2: 50 % · replay 14, 3 injected · 9.5 s · 8:00 to go"
+    assert progress.iteration_line(9.5) == line
     progress.iteration, progress.begun = 60, time.monotonic() - 20
     assert progress.iteration_line(9.5).endswith("9.5 s")  # what should be over has no time to go
 
@@ -275,9 +270,8 @@ def test_a_run_that_goes_on_counts_the_success_of_its_checkpoint_and_its_own_tim
 def test_the_card_counts_the_start_and_the_evaluations_and_one_iteration_has_no_rise(tmp_path: Path) -> None:
     line = {"rollout/success_rate": 0.5, "time/update": 40.0, "time/sync": 10.0}
     rows = card(tmp_path, line, start_s=30.0, evaluation_s=15.0, wall_s=100.0)
-    assert rows["wall time"] == (
-        "1:40, of which start 30 %, environment 0 %, generation 0 %, update 40 %, sync 10 %, evaluation 15 %, rest 5 %"
-    )
+    parts = "start 30 %, environment 0 %, generation 0 %, update 40 %, sync 10 %, evaluation 15 %, rest 5 %"
+    assert rows["wall time"] == f"1:40, of which {parts}"
     assert "success, rollouts" not in rows
 
 

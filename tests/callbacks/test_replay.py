@@ -1,12 +1,10 @@
 """Replay injection: the order of injecting and remembering, screenshots, and the way through a checkpoint."""
 
-import io
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from arpo.callbacks.replay import ReplayInjection
 from arpo.datamodules.rollouts import RolloutDataModule
@@ -18,7 +16,7 @@ from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Group, RolloutBatch
-from tests.callbacks.support import fit
+from tests.callbacks.support import fit, reloaded
 from tests.rollout.trajectories import make_trajectory
 
 (TASK,) = fake_tasks(1)
@@ -112,10 +110,7 @@ def test_a_success_of_the_same_batch_or_of_one_that_the_update_leaves_out_is_rem
 def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see, trainer):
     callback = start(seed=3)
     see(callback, batch(0, group(0, 1.0, 1.0, 0.0, 1.0)))
-    file = io.BytesIO()
-    torch.save(callback.state_dict(), file)
-    file.seek(0)
-    resumed = start(torch.load(file, weights_only=True), seed=99)
+    resumed = start(reloaded(callback.state_dict()), seed=99)
     assert resumed.buffer.entries(TASK.id) == callback.buffer.entries(TASK.id)
     for iteration in range(1, 6):  # its random numbers go on where they were
         ours, theirs = batch(iteration, group(iteration, 0.0, 0.0)), batch(iteration, group(iteration, 0.0, 0.0))

@@ -148,8 +148,7 @@ def test_a_demonstration_names_points_as_its_family_does_and_no_model_of_another
 
 
 def test_a_demonstrator_that_errs_fails_as_often_as_it_was_told_to(make_data):
-    demonstrator = Demonstrator(success_rate=0.4)
-    data = set_up(make_data(demonstrator=demonstrator, per_task=24, steps=200))
+    data = set_up(make_data(demonstrator=Demonstrator(success_rate=0.4), per_task=24, steps=200))
     rewards = [trajectory.task_reward for trajectory in demonstrated(data).values()]
     assert len(rewards) == 72
     assert sum(rewards) / 72 == pytest.approx(0.4, abs=0.15)
@@ -261,8 +260,7 @@ def test_demonstrations_do_not_depend_on_the_number_of_desktops(make_data, tmp_p
     options = {"demonstrator": Demonstrator(success_rate=0.5), "per_task": 4}
     first = demonstrated(set_up(make_data(pool_size=1, steps=30, **options)))
     kept_in(tmp_path).unlink()
-    second = demonstrated(set_up(make_data(pool_size=3, steps=30, **options)))
-    assert first == second
+    assert first == demonstrated(set_up(make_data(pool_size=3, steps=30, **options)))
 
 
 def test_a_torn_collection_is_none(make_data, tmp_path):

@@ -1,11 +1,8 @@
 """Rollouts as data: what is collected when, with which policy, and what a checkpoint keeps of it."""
 
-import io
-import time
 from types import SimpleNamespace
 
 import pytest
-import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from arpo.datamodules.rollouts import RolloutDataModule
@@ -13,10 +10,10 @@ from arpo.envs.fake import fake_tasks
 from arpo.errors import ArpoError
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
-from tests.callbacks.support import IdleModule
+from tests.callbacks.support import IdleModule, reloaded
 from tests.inference.scripted import ScriptedEngine
 from tests.modules.conftest import quiet_trainer
-from tests.rollout.support import moody_clicker
+from tests.rollout.support import moody_clicker, until
 
 TASKS = fake_tasks(5, kinds=("click",))
 
@@ -77,21 +74,6 @@ def on_its_own(data, *, iteration=0, rank=0, iterations=10):
     )
     data.setup("fit")
     return data
-
-
-def reloaded(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-def until(condition):
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.005)
-    raise AssertionError("it never came true")
 
 
 def make_lost(store, number):

@@ -24,6 +24,7 @@ from arpo.types import Outcome
 from tests.callbacks.support import IdleModule
 from tests.models import samples
 from tests.modules.conftest import quiet_trainer
+from tests.rollout.conftest import COMPACT
 from tests.rollout.trajectories import odd_trajectories, scripted
 
 
@@ -40,11 +41,6 @@ class Recorder(IdleModule):
     def training_step(self, batch, batch_idx):
         self.seen.append((self.trainer.current_epoch, batch))
         self.optimizers().step()
-
-
-@pytest.fixture
-def runtime(make_collector):
-    return make_collector(start=False).runtime
 
 
 @pytest.fixture
@@ -100,9 +96,8 @@ def test_evaluations_are_not_learned_from_and_demonstrations_are(make_data, sour
 
 
 def test_the_first_episodes_are_counted_before_what_is_no_success_is_left_out(make_data, source):
-    made = [
-        scripted(f"0/0/{number}", task_reward=reward) for number, reward in enumerate([0.0, 1.0, 1.0, 0.0, 1.0, 1.0])
-    ]
+    rewards = [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+    made = [scripted(f"0/0/{number}", task_reward=reward) for number, reward in enumerate(rewards)]
     made[2] = replace(made[2], format_reward=-1.0)  # solved, and ended in a parse error
     assert read(make_data(source(*made), successes, first=5)) == ["0/0/1", "0/0/4"]
 
@@ -114,15 +109,9 @@ def test_an_episode_that_ended_otherwise_than_allowed_is_left_out(make_data, sou
 
 def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, chat, caplog):
     short, long = (replace(samples.trajectory(chat, seeds), id=f"0/0/{len(seeds)}") for seeds in ((0,), (0, 1)))
-    told = make_collector(start=False).runtime
-    room = longest_context(retokenize(short, told.chat, told.prompt, None), told.chat) + 8
-    data = TrajectoryDataModule(
-        make_collector(start=False, max_tokens=8, max_context=room).runtime,
-        source(short, long),
-        every_episode,
-        steps=1,
-        batch_size=1,
-    )
+    room = longest_context(retokenize(short, chat, COMPACT, None), chat) + 8
+    runtime = make_collector(start=False, max_tokens=8, max_context=room).runtime
+    data = TrajectoryDataModule(runtime, source(short, long), every_episode, steps=1, batch_size=1)
     with caplog.at_level(logging.WARNING):
         assert read(data) == ["0/0/1"]
     assert f"1 episodes are longer than max_context={room}: left out" in caplog.text
@@ -139,9 +128,6 @@ def test_episodes_of_another_tokenizer_are_told_anew_and_a_spelt_special_token_b
     assert told.steps[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
     assert runtime.chat.decode(spelt.steps[0].response_ids) == text
     assert "<|im_end|>" in runtime.chat.decode(spelt.steps[0].prompt_ids)
-
-
-COMPUTER_USE = GRAMMARS["computer_use"].render(Click(40, 50))
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -181,7 +167,11 @@ def test_an_episode_that_shows_what_is_no_screenshot_is_left_out(make_data, sour
         ("Action: click(start_box='(400,500)')", "click(start_box='(45,70)')", "name other points than they clicked"),
         ("Action: click(start_box='(40,50)')", "error_env()", ""),  # the policy's action was another one
         ("Action: click(start_box='(40,50)')", "press it", "have an action that cannot be read"),
-        (COMPUTER_USE, "click(start_box='(40,50)')", "are not written in the prompt's grammar, ui_tars"),
+        (
+            GRAMMARS["computer_use"].render(Click(40, 50)),
+            "click(start_box='(40,50)')",
+            "are not written in the prompt's grammar, ui_tars",
+        ),
     ],
 )
 def test_an_episode_whose_words_mean_something_else_to_this_policy_is_left_out(
@@ -208,12 +198,6 @@ def test_steps_that_iterations_cannot_share_are_refused(make_data, source):
         make_data(source(episode(0)), iterations=2, steps=5).setup("fit")
 
 
-class Comparing(Recorder):
-    """Compares the examples of a batch with each other."""
-
-    least_examples = 2
-
-
 @pytest.mark.parametrize(
     ("episodes", "words"),
     [
@@ -222,13 +206,12 @@ class Comparing(Recorder):
         ([episode(0), episode(1), episode(5, 0.0)], "3 examples of .* say 1 different things"),
     ],
 )
-def test_a_module_that_compares_examples_is_given_no_run_in_which_all_say_the_same(
-    make_collector, source, episodes, words
-):
-    runtime = make_collector(start=False).runtime
+def test_a_module_that_compares_examples_is_given_no_run_in_which_all_say_the_same(runtime, source, episodes, words):
     data = TrajectoryDataModule(runtime, source(*episodes), every_episode, steps=1, batch_size=32)
+    module = Recorder()
+    module.least_examples = 2
     with pytest.raises(ConfigError, match=words):
-        quiet_trainer().fit(Comparing(), data)
+        quiet_trainer().fit(module, data)
 
 
 # --- batches --------------------------------------------------------------------------------------------------------

@@ -31,10 +31,8 @@ class Fault:
 
     kind: FaultKind
     call: Call
-    attempts: int | None = None
-    """Only in this many first episodes of a task; None: in all."""
-    probability: float = 1.0
-    """Drawn once an episode, from the seed, the task and the attempt."""
+    attempts: int | None = None  # only in this many first episodes of a task; None: in all
+    probability: float = 1.0  # drawn once an episode, from the seed, the task and the attempt
 
 
 @dataclass(frozen=True, slots=True)

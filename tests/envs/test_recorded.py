@@ -23,16 +23,10 @@ def task(tmp_path: Path) -> Task:
     for number, png in enumerate(PICTURES):
         screens.append(tmp_path / f"{number}.png")
         screens[-1].write_bytes(png)
-    steps = [
-        {
-            "screen": str(path),
-            "width": 64,
-            "height": 48,
-            "action": action.describe(),
-            "response": f"Thought: {number}.\nAction: {action.describe()}",
-        }
-        for number, (path, action) in enumerate(zip(screens, EXPERT, strict=False))
-    ]
+    steps = []
+    for number, (path, action) in enumerate(zip(screens, EXPERT, strict=False)):
+        said = {"action": action.describe(), "response": f"Thought: {number}.\nAction: {action.describe()}"}
+        steps.append({"screen": str(path), "width": 64, "height": 48, **said})
     return Task("t@0/0/0", "type word", config={"steps": steps, "last_screen": str(screens[-1])}, max_steps=3)
 
 
@@ -40,10 +34,6 @@ def begun(task: Task, **options) -> RecordedDesktop:
     env = RecordedDesktop(StepScore(), **options)
     assert env.reset(task).screenshot == PICTURES[0]
     return env
-
-
-def screen_of(result) -> int:
-    return PICTURES.index(result.observation.screenshot)
 
 
 def test_the_contract_of_a_desktop_holds(task):
@@ -67,7 +57,7 @@ def test_wrong_actions_are_corrected_until_there_are_too_many_and_what_was_right
 ):
     env = begun(task, patches=patches)
     results = [env.step(action) for action in actions]
-    assert [screen_of(result) for result in results] == screens
+    assert [PICTURES.index(result.observation.screenshot) for result in results] == screens
     assert [result.terminated for result in results] == [False] * (len(actions) - 1) + [True]
     assert [result.patch for result in results] == [
         Patch(EXPERT[number]) if number in wrong else None for number in range(len(actions))

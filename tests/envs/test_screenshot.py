@@ -14,6 +14,7 @@ from arpo.envs.screenshot import BEGINNING, HEADER, SIGNATURE, check_screenshot,
 from arpo.errors import EnvError
 from arpo.models.vision.tower import picture_size
 from arpo.types import Observation
+from tests.envs.guest.hostile import chunk
 
 GREY, RGB, INDEX, RGBA = 0, 2, 3, 6
 ROW = bytes(1 + 3 * 32)
@@ -23,10 +24,6 @@ def picture(form="PNG", size=(32, 16), **options):
     buffer = io.BytesIO()
     Image.effect_noise(size, 50).convert("RGB").save(buffer, format=form, **options)
     return buffer.getvalue()
-
-
-def chunk(kind, data):
-    return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
 
 
 def header(width, height, depth=8, colours=RGB, interlaced=0):

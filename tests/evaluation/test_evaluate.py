@@ -10,11 +10,7 @@ from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.types import Outcome
 from tests.inference.scripted import ScriptedEngine
-from tests.rollout.support import TASKS, PickyDesktop, red_clicker
-
-
-def solver(chat):
-    return ScriptedEngine(chat, red_clicker(chat))
+from tests.rollout.support import TASKS, PickyDesktop, solver
 
 
 def test_an_evaluation_is_apart_from_training(chat, make_collector):

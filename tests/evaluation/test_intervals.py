@@ -61,9 +61,8 @@ def test_equal_values_on_both_sides_have_an_interval_without_a_width():
 
 def test_the_p_value_of_a_difference_is_that_of_student_s_test():
     # gains 0.1, 0.2, 0.3: t = 0.2 / (0.1 / sqrt(3)), t^2 = 12; of 2 degrees of freedom p = 1 - t / sqrt(t^2 + 2)
-    assert difference({0: 0.1, 1: 0.1, 2: 0.1}, {0: 0.2, 1: 0.3, 2: 0.4}).p_value == pytest.approx(
-        1 - (12 / 14) ** 0.5
-    )
+    found = difference({0: 0.1, 1: 0.1, 2: 0.1}, {0: 0.2, 1: 0.3, 2: 0.4})
+    assert found.p_value == pytest.approx(1 - (12 / 14) ** 0.5)
     # means 0.15 and 0.45, both variances 0.005 of 2 values: se^2 = 0.005, t^2 = 18, Satterthwaite's degrees are 2
     assert difference({0: 0.1, 1: 0.2}, {2: 0.4, 3: 0.5}).p_value == pytest.approx(1 - (18 / 20) ** 0.5)
     assert difference({0: 0.1}, {0: 0.2}).p_value == 1.0

@@ -110,8 +110,7 @@ def test_an_interrupted_selection_goes_on_where_it_stopped(chat, make_runtime):
     select_tasks(other, tasks[:2], SelectionRule(), HOW, name="train")
     again = ScriptedEngine(chat, half_right(chat))
     third = make_runtime(engine=again, size=1, directory="interrupted")
-    rest = select_tasks(third, tasks, SelectionRule(), HOW, name="train")
-    assert rest == whole
+    assert select_tasks(third, tasks, SelectionRule(), HOW, name="train") == whole
     assert 0 < len(again.requests) < len(first.requests)
 
 

@@ -63,10 +63,8 @@ pytestmark = needs_cells
 def test_a_judgement_has_no_rights_and_sees_its_files_alone(cell, tmp_path):
     (tmp_path / "gold").write_bytes(b"b" * 3_000_000)
     files = {"saved.txt": b"a", "folder/gold": tmp_path / "gold"}
-    assert ask(cell, "[(directory / 'saved.txt').read_text(), (directory / 'folder/gold').stat().st_size]", files) == [
-        "a",
-        3_000_000,
-    ]
+    read = "[(directory / 'saved.txt').read_text(), (directory / 'folder/gold').stat().st_size]"
+    assert ask(cell, read, files) == ["a", 3_000_000]
     status = "dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines())"
     found = ask(cell, f"[os.getuid(), os.getgroups(), {status}['CapEff'], {status}['CapBnd'], {status}['NoNewPrivs']]")
     assert found[:2] == [65533, []]

@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -18,7 +17,7 @@ from arpo.host.containers import Containers, host_name
 from arpo.host.processes import process_tag
 from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
-from tests.host.watchdogs import end_watchdogs, wait_until
+from tests.host.watchdogs import end_watchdogs, kill, wait_until
 from tests.run.forks import ROOT
 
 pytestmark = needs_desktop
@@ -171,8 +170,7 @@ def test_containers_of_a_run_go_with_it_or_when_the_next_one_starts(owner, tmp_p
         return
     if end == "killed with its watchdog":
         end_watchdogs(tmp_path)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill(process)
     if end == "killed":
         wait_until(lambda: running(label) == [])
         return
@@ -187,8 +185,7 @@ def test_a_command_that_plays_tasks_leaves_no_container_when_it_is_killed():
     try:
         wait_until(lambda: of_process(process.pid), timeout_s=120)
     finally:
-        process.kill()
-        process.wait()
+        kill(process)
     wait_until(lambda: not of_process(process.pid))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from arpo.host.files import atomically, take_lock, write_atomically
+from tests.host.watchdogs import kill
 from tests.run.forks import ROOT
 
 
@@ -109,8 +110,7 @@ def test_a_lock_is_held_until_it_is_released_or_its_owner_dies_though_a_forked_c
     descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
     assert str(tmp_path / "lock") not in map(os.readlink, descriptors)  # a refused lock leaves no open file
     if end == "killed":
-        owner.kill()
-        owner.wait()
+        kill(owner)
     else:
         owner.stdin.write("release\n")
         owner.stdin.flush()

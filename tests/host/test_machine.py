@@ -49,12 +49,9 @@ def test_what_fits_is_no_trouble_and_is_said_in_one_line_and_an_impossible_budge
 @pytest.mark.parametrize(
     ("here", "words"),
     [
-        (Resources(71 * 1024, 16, 40 * 1024), "need 72 GiB of memory, and there are 71 free: 15 fit"),
-        (
-            Resources(80 * 1024, 15, 40 * 1024),
-            r"need 64 virtual cores, and there are 60 (15 shared by 4 each): 15 fit",
-        ),
-        (Resources(80 * 1024, 16, 31 * 1024), "need 32 GiB of disk, and there are 31 free: 15 fit"),
+        (replace(ROOMY, memory_mb=71 * 1024), "need 72 GiB of memory, and there are 71 free: 15 fit"),
+        (replace(ROOMY, cores=15), "need 64 virtual cores, and there are 60 (15 shared by 4 each): 15 fit"),
+        (replace(ROOMY, disk_mb=31 * 1024), "need 32 GiB of disk, and there are 31 free: 15 fit"),
     ],
     ids=["memory", "cores", "disk"],
 )

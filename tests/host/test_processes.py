@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from arpo.host.processes import end_processes, is_owner_alive, process_tag
+from tests.host.watchdogs import kill
 
 
 @pytest.fixture
@@ -20,8 +21,7 @@ def sleeper(tmp_path):
     program.symlink_to(shutil.which("sleep"))
     process = subprocess.Popen([program, "60"])
     yield process
-    process.kill()
-    process.wait()
+    kill(process)
 
 
 def name_of(pid):

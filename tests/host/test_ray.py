@@ -46,8 +46,7 @@ def test_users_who_come_at_the_same_moment_share_one_thread_of_ray(monkeypatch: 
         user.start()
     for user in users:
         user.join()
-    threads = {thread for thread in threading.enumerate() if thread.name == "ray"} - before
-    assert len(threads) == 1
+    assert len({thread for thread in threading.enumerate() if thread.name == "ray"} - before) == 1
 
 
 def test_whoever_must_not_start_beside_ray_waits_for_it_where_it_starts_and_not_for_a_start_that_failed():
@@ -179,11 +178,9 @@ for _ in range(2):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_ray_starts_again_for_the_next_job_of_a_multirun_which_has_none_of_the_variables_of_the_last():
-    patience = {"RAY_gcs_server_port_wait_time_s": "10"}  # the test alone: seconds until it is red
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", JOBS], env=environment | patience, check=False, capture_output=True, text=True
-    )
+    environment["RAY_gcs_server_port_wait_time_s"] = "10"  # the test alone: seconds until it is red
+    done = subprocess.run([sys.executable, "-c", JOBS], env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -15,7 +15,7 @@ from arpo.errors import ConfigError
 from arpo.host.files import take_lock
 from arpo.host.processes import session_directory
 from arpo.host.session import Session, reap
-from tests.host.watchdogs import detached, end_watchdogs, runs, wait_until, watchdogs
+from tests.host.watchdogs import detached, end_watchdogs, kill, runs, wait_until, watchdogs
 from tests.run.forks import ROOT
 
 OWNER = """
@@ -48,8 +48,7 @@ def bystander():
     """A process of the same name outside of every session."""
     process = subprocess.Popen(["sleep", "60"])
     yield process
-    process.kill()
-    process.wait()
+    kill(process)
 
 
 @pytest.fixture
@@ -66,8 +65,7 @@ def start_owner(root):
 
     yield start
     for owner in owners:
-        owner.kill()
-        owner.wait()
+        kill(owner)
     reap(root)  # the children hold our pipes open
     for owner in owners:
         owner.communicate()
@@ -134,8 +132,7 @@ def test_close_finds_a_child_without_the_label_by_the_file_it_writes_and_spares_
     session.close()
     assert writer.wait(timeout=5) == -signal.SIGTERM
     assert runs(reader.pid)
-    reader.kill()
-    reader.wait()
+    kill(reader)
 
 
 def test_only_one_session_can_be_open_in_a_process_and_a_forked_child_does_not_close_it(session, root):
@@ -172,8 +169,7 @@ FORKED_CHILD = "[os.fork() or (time.sleep(60), os._exit(0))]"
 def test_after_kill_9_the_run_ends_without_another_start(start_owner, root, bystander, body):
     owner, directory, children = start_owner(body=body)
     _, living, others = start_owner()
-    owner.kill()
-    owner.wait()
+    kill(owner)
     wait_until(lambda: not any(runs(child) for child in children) and not directory.exists())
     wait_until(lambda: len(watchdogs(root)) == 1)
     wait_until(lambda: {path.name for path in root.iterdir()} == {living.name, f"{living.name}.lock"})
@@ -207,8 +203,7 @@ def test_a_signal_to_the_whole_run_does_not_reach_the_watchdog(start_owner, root
     assert os.getpgid(watchdog.pid) != os.getpgid(owner.pid)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         watchdog.send_signal(number)
-    owner.kill()
-    owner.wait()
+    kill(owner)
     wait_until(lambda: not directory.exists() and not runs(children[0]))
 
 
@@ -222,8 +217,7 @@ def test_a_watchdog_waits_for_a_driver_that_is_slow_to_die_and_looks_again_after
     if obstacle == "no file":
         lock.unlink()
         lock.mkdir()  # nobody can open it
-    owner.kill()
-    owner.wait()
+    kill(owner)
     held = take_lock(lock) if obstacle == "held" else None  # as the last threads of the driver would hold it
     watchdog.resume()
     time.sleep(1)
@@ -250,8 +244,7 @@ def test_a_run_inside_the_killed_one_whose_watchdog_was_ended_too_leaves_nothing
     wait_until(lambda: len(detached(root)) == 2)
     (inner,) = [watchdog for watchdog in detached(root) if watchdog.cmdline()[-1] != str(directory)]
     inner.kill()
-    owner.kill()
-    owner.wait()
+    kill(owner)
     wait_until(lambda: list(root.iterdir()) == [])
     assert not runs(children[0])
 
@@ -263,8 +256,7 @@ children = [children[0].pid]"""
 
 def test_a_start_waits_for_the_end_of_a_killed_run_that_is_under_way(start_owner, root):
     owner, directory, children = start_owner(body=STUBBORN_CHILD)
-    owner.kill()
-    owner.wait()
+    kill(owner)
     wait_until((directory / "reaping").exists)
     assert runs(children[0])
     with Session.start(root):
@@ -274,8 +266,7 @@ def test_a_start_waits_for_the_end_of_a_killed_run_that_is_under_way(start_owner
 def test_after_kill_9_of_the_watchdog_too_the_next_start_cleans_up(start_owner, root, bystander):
     owner, directory, children = start_owner(body=FORKED_CHILD)
     end_watchdogs(root)
-    owner.kill()
-    owner.wait()
+    kill(owner)
     assert directory.exists()
     assert all(runs(child) for child in children)
     with Session.start(root) as session:
@@ -301,7 +292,6 @@ def test_a_session_whose_owner_cannot_be_seen_is_left_alone_while_its_lock_is_he
     (root / f"{directory.name}.lock").rename(root / f"{hidden.name}.lock")
     assert reap(root) == 0
     assert hidden.exists()
-    owner.kill()
-    owner.wait()
+    kill(owner)
     assert reap(root) == 1
     os.kill(children[0], signal.SIGKILL)  # renamed, the session has lost the label of its children

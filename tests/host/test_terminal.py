@@ -50,10 +50,8 @@ def test_a_log_line_scrolls_above_the_live_line_of_a_real_terminal() -> None:
 
 
 def test_a_terminal_is_painted_on_and_a_log_gets_lines_as_does_a_handler_that_writes_to_a_file(tmp_path) -> None:
-    painter, heartbeat = (
-        live_line(Console(file=io.StringIO(), force_terminal=terminal), lambda: Line(["x"]))
-        for terminal in (True, False)
-    )
+    consoles = (Console(file=io.StringIO(), force_terminal=terminal) for terminal in (True, False))
+    painter, heartbeat = (live_line(console, lambda: Line(["x"])) for console in consoles)
     assert isinstance(painter, Painter)
     assert isinstance(heartbeat, Heartbeat)
     library, handler = logging.getLogger("a_library"), logging.FileHandler(tmp_path / "log")
@@ -104,8 +102,7 @@ def test_a_table_that_goes_to_a_file_is_as_wide_as_its_words_and_one_on_a_termin
 
 @pytest.fixture
 def _handlers() -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -13,6 +13,11 @@ def runs(pid):
     return False
 
 
+def kill(process):
+    process.kill()
+    process.wait()
+
+
 def wait_until(condition, timeout_s=30.0):
     deadline = time.monotonic() + timeout_s
     while not condition():

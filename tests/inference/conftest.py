@@ -59,10 +59,8 @@ class Trainer:
         self.first_weights = self.weights()
 
     def weights(self):
-        return {
-            self.chat.family.checkpoint_name(name): tensor.detach().clone()
-            for name, tensor in self._model.named_parameters()
-        }
+        named = self.chat.family.checkpoint_name
+        return {named(name): tensor.detach().clone() for name, tensor in self._model.named_parameters()}
 
     def load(self, weights):
         with torch.no_grad():
@@ -72,10 +70,8 @@ class Trainer:
     def changed(self, seed, size=0.05):
         """The first weights with noise on all of them, the vision tower's too."""
         generator = torch.Generator().manual_seed(seed)
-        return {
-            name: tensor + size * torch.randn(tensor.shape, generator=generator)
-            for name, tensor in self.first_weights.items()
-        }
+        first = self.first_weights.items()
+        return {name: tensor + size * torch.randn(tensor.shape, generator=generator) for name, tensor in first}
 
     def distributions(self, request, response):
         """Log-probabilities of every word at each sampled position."""
@@ -87,10 +83,7 @@ class Trainer:
         ids = torch.tensor([[*prompt, *response.token_ids]])
         with torch.no_grad():
             logits = self._model(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                mm_token_type_ids=(ids == image).long(),
-                **inputs,
+                input_ids=ids, attention_mask=torch.ones_like(ids), mm_token_type_ids=(ids == image).long(), **inputs
             ).logits[0, len(prompt) - 1 : -1]
         logits[:, list(self.chat.forbidden_ids)] = -torch.inf
         return torch.log_softmax(logits / (request.sampling.temperature or 1.0), dim=-1)

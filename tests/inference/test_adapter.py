@@ -13,17 +13,7 @@ from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import tokenize
 from tests.inference.loop import run, together
 from tests.inference.talk import questions, trainer_logprobs, trajectory_of
-
-
-def adapter(path, seed, rank=4, dtype="float32"):
-    """A policy whose update is large enough to see."""
-    policy = Policy(path, dtype=dtype, train_vision=False, lora=LoraSettings(rank, alpha=2 * rank))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in policy.named_parameters():
-            if ".lora_" in name:
-                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return policy
+from tests.models.samples import with_random_lora
 
 
 @pytest.mark.parametrize(
@@ -39,7 +29,7 @@ def test_every_version_of_an_adapter_answers_as_the_trainer_s(start, tiny_model,
     requests = [questions.ask(n, images=1 + n, seed=n) for n in range(3)]
     together(*(engine.generate(request) for request in requests))  # fills every cache there is, with the base
     for version in (1, 2, 3):
-        policy = adapter(tiny_model, seed=version)
+        policy = with_random_lora(tiny_model, seed=version)
         trainer.load({policy.family.checkpoint_name(name): weight for name, weight in merged_weights(policy.model)})
         run(engine.update_weights(policy.checkpoint_tensors(), version))
         responses = together(*(engine.generate(request) for request in requests))
@@ -108,7 +98,7 @@ def test_an_engine_for_adapters_refuses_all_weights(start, tiny_model):
 
 def test_an_adapter_that_does_not_fit_the_model_is_refused(start, tiny_model):
     engine = start(HfEngine)
-    sent = (name for name, _ in adapter(tiny_model, seed=0).checkpoint_tensors())
+    sent = (name for name, _ in with_random_lora(tiny_model, seed=0).checkpoint_tensors())
     name = next(name for name in sent if name.endswith("layers.0.self_attn.q_proj.lora_A.weight"))
     with pytest.raises(WeightSyncError, match=r"q_proj.lora_A.weight' is \(4, 100\), '.*weight' of the model is"):
         run(engine.update_weights([(name, torch.zeros(4, 100))], 1))

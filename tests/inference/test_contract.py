@@ -271,10 +271,9 @@ def impossible(request, image):
 @real_engines
 def test_a_request_that_no_model_takes_is_refused_and_the_engine_lives(engine, questions):
     request = questions.ask(6, images=2)
+    refusal = r"the prompt must be ids|image placeholders|temperature must be"
     for wrong in impossible(request, questions.chat.image_token_id):
-        with pytest.raises(
-            EngineError, match=r"the prompt must be ids|image placeholders|temperature must be"
-        ) as caught:
+        with pytest.raises(EngineError, match=refusal) as caught:
             run(engine.generate(wrong))
         assert not isinstance(caught.value, EngineGoneError)
     assert run(engine.generate(request)).token_ids

@@ -51,11 +51,6 @@ def test_the_policy_sends_exactly_the_checkpoint_s_tensors_or_an_adapter_of_the_
     assert rank is not None or {name for name, _ in sent} == set(shapes)
 
 
-def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no \\*\\.safetensors"):
-        update_numbers(tmp_path)
-
-
 # transformers 5 nests what is the language model's; published checkpoints are flat.
 @pytest.mark.parametrize(
     "config", [{"text_config": {"max_position_embeddings": 100}, "model_type": "x"}, {"max_position_embeddings": 100}]

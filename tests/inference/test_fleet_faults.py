@@ -14,14 +14,12 @@ from tests.inference.loop import run
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-STALL_S = 15
-"""Long enough for a process that a busy machine holds up."""
-
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
     directory = tmp_path_factory.mktemp("fleet")
-    fleet = FleetEngine(partial(Gated, directory), replicas=2, sync="rolling", stall_s=STALL_S)
+    # Fifteen seconds are long enough for a process that a busy machine holds up.
+    fleet = FleetEngine(partial(Gated, directory), replicas=2, sync="rolling", stall_s=15)
     yield fleet, directory
     run(fleet.close())
 
@@ -55,10 +53,7 @@ def grown(fleet, before, name):
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.long),
-    ],
+    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.long)],
 )
 async def test_requests_of_a_replica_that_dies_or_stands_still_are_answered_elsewhere_once(fleet, directory, fault):
     before = fleet.counters()

@@ -40,9 +40,8 @@ class Fleets:
                 file.unlink()
         else:
             directory.mkdir(exist_ok=True)
-            self._fleets[name] = FleetEngine(
-                partial(Gated, directory), **{"replicas": 2, "sync": "rolling", **options}
-            )
+            options = {"replicas": 2, "sync": "rolling"} | options
+            self._fleets[name] = FleetEngine(partial(Gated, directory), **options)
         return self._fleets[name], directory
 
     def close(self):

@@ -43,8 +43,7 @@ def test_the_engine_leaves_the_global_random_numbers_alone(questions, start):
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    engine = start(HfEngine)
-    together(engine.generate(questions.ask()))
+    together(start(HfEngine).generate(questions.ask()))
     assert torch.equal(torch.rand(1), expected)
 
 

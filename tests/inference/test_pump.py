@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -124,17 +125,11 @@ async def test_no_more_requests_run_than_allowed_and_steps_and_waiting_are_count
     assert counters["engine/waiting_s"] > 0
 
 
-class Shapes(list[tuple[str, torch.Tensor]]):
-    """Tensors that say their shapes beforehand."""
-
-    shapes = {"model.norm.weight": (4,), "visual.merger.weight": (3, 4)}  # noqa: RUF012
-
-
 async def test_names_and_shapes_are_matched_before_any_tensor_is_loaded_and_the_engine_goes_on(closing):
     engine = closing(ListEngine())
     engine._shapes = SHAPES
     with pytest.raises(WeightSyncError, match=r"'visual.merger.weight' is \(3, 4\)"):
-        await engine.update_weights(Shapes(), 1)
+        await engine.update_weights(SimpleNamespace(shapes=SHAPES | {"visual.merger.weight": (3, 4)}), 1)
     assert "load" not in engine.events
     assert (await engine.generate(ask())).policy_version == 0
 
@@ -151,11 +146,9 @@ async def test_an_update_is_loaded_between_requests_and_caches_are_reset_after_i
 
 async def test_a_refused_request_fails_alone(closing):
     engine = closing(ListEngine())
-    empty, odd = (
-        replace(ask(), prompt_ids=()),
-        replace(ask(), images=(screenshot(0)[:16] + bytes((0, 0, 2, 88, 0, 0, 0, 2)),)),
-    )
-    asked = (engine.generate(request) for request in (empty, odd, ask()))  # one of them of 600 x 2 pixels
+    picture = screenshot(0)[:16] + bytes((0, 0, 2, 88, 0, 0, 0, 2))  # of 600 x 2 pixels
+    empty, odd = replace(ask(), prompt_ids=()), replace(ask(), images=(picture,))
+    asked = (engine.generate(request) for request in (empty, odd, ask()))
     refused, unmeasured, answered = await asyncio.gather(*asked, return_exceptions=True)
     assert (type(refused), type(unmeasured)) == (EngineError, EngineError)
     assert "at most 200 times longer than wide" in str(unmeasured)
@@ -232,11 +225,10 @@ async def test_an_engine_sleeps_when_nothing_is_in_flight_and_wakes_weights_befo
     await engine.update_weights([], 1)
     assert (await engine.generate(ask())).policy_version == 1
     await engine.update_weights([], 2)
-    awake = ["load", "reset"]
     # start, three steps of the first request, and later one of the second
     assert engine.events == [
         *["start", "step", "step", "step", "suspend"],
-        *["wake weights", "load", "wake cache", "reset", "step", *awake],
+        *["wake weights", "load", "wake cache", "reset", "step", "load", "reset"],
     ]
 
 
@@ -286,14 +278,11 @@ def test_slices_of_a_fused_and_padded_tensor_add_up_to_what_it_was_made_of(dtype
 
 
 @FORMATS
-def test_one_bit_of_one_element_changes_it_and_so_do_two_changes_that_cancel_out(
-    dtype,
-):
+def test_one_bit_of_one_element_changes_it_and_so_do_two_changes_that_cancel_out(dtype):
     whole = random(100, dtype=dtype)
     bits = whole.clone().view(torch.int32 if dtype == torch.float32 else torch.int16)
     bits[17] ^= 1
-    one = bits.view(dtype)
-    assert int(checksum(one)) != int(checksum(whole))
+    assert int(checksum(bits.view(dtype))) != int(checksum(whole))
     bits[18] += 1  # one element a step up and another one a step down
     bits[17] = whole.view(bits.dtype)[17] - 1
     assert int(checksum(bits.view(dtype))) != int(checksum(whole))
@@ -308,9 +297,8 @@ def test_two_layers_that_are_exchanged_change_it():
 def test_what_is_received_counts_in_the_format_of_the_engine():
     received = ChecksummedTensors([("a", random(10)), ("b", torch.ones(3))], torch.bfloat16)
     assert [name for name, _ in received] == received.names == ["a", "b"]
-    assert received.checksum == combine_checksums(
-        [("a", checksum(random(10).bfloat16())), ("b", checksum(torch.ones(3)))]
-    )
+    rounded = [("a", checksum(random(10).bfloat16())), ("b", checksum(torch.ones(3)))]
+    assert received.checksum == combine_checksums(rounded)
 
 
 class Misses(HfEngine):

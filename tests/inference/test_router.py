@@ -59,32 +59,28 @@ def test_a_conversation_moves_when_its_replica_is_gone():
 
 
 def test_a_conversation_comes_home_when_its_replica_was_out_for_an_update():
-    router = Router(2)
-    home = router.take("a")
-    router.give_back(home)
-    router.close(home)
-    assert router.take("a") == 1 - home
-    router.give_back(1 - home)
-    router.reopen(home)
-    assert router.take("a") == home
+    router = in_flight(0, 0)
+    router.close(0)
+    assert router.take("home") == 1
+    router.give_back(1)
+    router.reopen(0)
+    assert router.take("home") == 0
 
 
 def test_a_request_that_an_old_version_may_not_answer_goes_to_a_replica_that_has_come_so_far():
     """As if the others were out: its conversation is a guest there, and comes home after the update."""
-    router = Router(2)
-    home = router.take("a")
-    router.give_back(home)
+    router = in_flight(0, 0)
     assert not router.serves(1)
     with pytest.raises(EngineGoneError, match="for version 1 or later"):
-        router.take("a", 1)
-    router.close(1 - home)
-    router.reopen(1 - home, version=1)
+        router.take("home", 1)
+    router.close(1)
+    router.reopen(1, version=1)
     assert router.serves(1)
-    assert router.take("a", 1) == 1 - home
-    router.give_back(1 - home)
-    assert router.take("a") == home
-    router.reopen(home, version=1)
-    assert router.take("a", 1) == home
+    assert router.take("home", 1) == 1
+    router.give_back(1)
+    assert router.take("home") == 0
+    router.reopen(0, version=1)
+    assert router.take("home", 1) == 0
 
 
 def test_conversations_that_begin_during_a_rolling_update_do_not_all_live_with_the_replica_that_was_updated_first():

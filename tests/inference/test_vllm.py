@@ -44,8 +44,7 @@ def test_vllm_is_given_the_size_of_a_screen_where_its_own_largest_picture_holds_
 @pytest.mark.long
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_deterministic_means_every_bit(start, questions, monkeypatch, threads):
-    # With one thread vLLM's CPU kernels happen to give the same bits for any batch; with two they do not, but two
-    # spin against each other for minutes where the cores are busy.
+    # With one thread vLLM's CPU kernels happen to give the same bits for any batch; two are slow on busy cores.
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     engine = start(deterministic=True)
     # Later requests continue earlier ones and share their screenshots, which is what caches are for.
@@ -65,8 +64,7 @@ def test_starting_and_asking_leaves_the_process_as_it_was(start, questions):
     torch.manual_seed(1)
     np.random.seed(2)
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
-    engine = start(deterministic=True)
-    together(engine.generate(questions.ask()))
+    together(start(deterministic=True).generate(questions.ask()))
     assert (torch.rand(1).item(), np.random.random()) == expected
     assert torch.set_num_threads is set_num_threads
     assert torch.get_num_threads() == threads
@@ -149,8 +147,7 @@ def test_a_second_engine_waits_its_turn(start, questions):
     assert not torch.distributed.is_initialized()
     with pytest.raises(EngineError, match="closed"):
         asyncio.run(first.generate(questions.ask()))
-    second = start()
-    assert together(second.generate(questions.ask()))[0].token_ids
+    assert together(start().generate(questions.ask()))[0].token_ids
 
 
 @pytest.mark.long
@@ -161,8 +158,7 @@ def test_weights_that_go_through_a_file_arrive(start, questions, trainer):
         _load = VllmEngine._load_through_file
 
     engine = start(ThroughFile)
-    request = questions.ask(1, images=3)
-    assert gap_after_an_update(engine, request, trainer, seed=1) <= 1e-4
+    assert gap_after_an_update(engine, questions.ask(1, images=3), trainer, seed=1) <= 1e-4
 
 
 def test_no_cache_that_an_update_left_answers_for_the_new_weights(start, questions, trainer):

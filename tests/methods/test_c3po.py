@@ -70,9 +70,8 @@ def test_what_would_exceed_it_is_cut_behind_its_first_tokens():
         for group, row in zip(groups, method.credits(groups), strict=True):
             for member, credit in zip(group.trajectories, row, strict=True):
                 count, sign = counts.get(member.id, 0), 2 * member.task_reward - 1
-                assert credit.advantages.tolist() == pytest.approx(
-                    [sign] * count + [0.0] * (len(credit.advantages) - count), abs=1e-5
-                )
+                expected = [sign] * count + [0.0] * (len(credit.advantages) - count)
+                assert credit.advantages.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_all_of_a_batch_within_the_budget_learn_as_in_grpo_and_a_buffer_compares_as_if_all_were():
@@ -101,9 +100,8 @@ def test_every_place_is_as_likely_to_be_cut_and_a_replayed_success_is_drawn_anew
     for iteration in range(600):
         first, *others = batch(iteration)
         replayed = replace(first, trajectories=(old, first.trajectories[1]), injected=(0,))
-        counts.update(
-            id.partition("/")[2] or id for id in trained(C3PO(budget=8, over="truncate"), [replayed, *others])
-        )
+        drawn = trained(C3PO(budget=8, over="truncate"), [replayed, *others])
+        counts.update(id.partition("/")[2] or id for id in drawn)
     assert len(counts) == 6
     # of those that begin within 8 of 15 tokens, successes and failures alike
     assert max(counts.values()) - min(counts.values()) < 0.1 * 600

@@ -22,8 +22,7 @@ def test_golden_credit(make_group):
 def test_the_advantage_of_a_trajectory_may_be_over_trajectories_as_in_the_paper(make_group, std, deviation):
     # rewards 1 and 0, whatever their lengths: mean 1/2, deviation 1/2, of a sample sqrt(1/2)
     group = make_group(trajectory("abc", 1.0), trajectory("a", 0.0))
-    method = GiGPO(step_weight=0.0, episode_mean="trajectories", std=std)
-    ((good, bad),) = method.credits([group])
+    ((good, bad),) = GiGPO(step_weight=0.0, episode_mean="trajectories", std=std).credits([group])
     assert good.advantages.tolist() == pytest.approx([0.5 / deviation] * 3, abs=1e-5)
     assert bad.advantages.tolist() == pytest.approx([-0.5 / deviation], abs=1e-5)
 

@@ -71,9 +71,8 @@ def test_imitation_teaches_a_group_in_which_all_succeed_and_one_of_a_single_epis
     ],
 )
 def test_every_option_has_its_work_in_the_loss(options, ratios, advantage, losses):
-    terms = TokenTerms(
-        torch.tensor([ratios]).log(), torch.zeros(1, 2), torch.full((1, 2), advantage), torch.ones(1, 2).bool()
-    )
+    advantages, mask = torch.full((1, 2), advantage), torch.ones(1, 2).bool()
+    terms = TokenTerms(torch.tensor([ratios]).log(), torch.zeros(1, 2), advantages, mask)
     assert GRPO(**options).loss(terms).losses[0].tolist() == pytest.approx(losses, rel=1e-5)
 
 
@@ -83,9 +82,6 @@ def test_tokens_are_weighed_where_a_correction_is_asked_for():
     assert GRPO(correction="none").weights(old, sampler, mask, replayed) is None
     found = GRPO(correction="tis_token").weights(old, sampler, mask, replayed)
     assert found.weights.flatten().tolist() == pytest.approx([math.exp(-1), 1.0])  # a replayed success counts in full
-
-
-UNPARSED = replace(trajectory("aaaa", 1.0), format_reward=-1.0)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +94,12 @@ UNPARSED = replace(trajectory("aaaa", 1.0), format_reward=-1.0)
         ({}, [(2, 1.0), (4, 0.75)], [1.0, 0.375]),  # a success of partial credit is shortened too
         ({}, [(2, 0.25), (4, 0.25)], [0.25, 0.25]),  # and a failure is not
         ({"success_threshold": 0.2}, [(2, 0.25), (4, 0.25)], [0.25, 0.125]),
-        ({"format_weight": 0.5}, [(2, 1.0), UNPARSED], [1.0, 0.0]),  # 1/2 - 1/2: the format counts unshortened
+        # 1/2 - 1/2: the format counts unshortened
+        ({"format_weight": 0.5}, [(2, 1.0), (4, 1.0, -1.0)], [1.0, 0.0]),
     ],
 )
 def test_golden_rewards_of_successes_by_their_steps(make_group, options, members, rewards):
-    made = [trajectory("a" * each[0], each[1]) if isinstance(each, tuple) else each for each in members]
+    made = [replace(trajectory("a" * count, reward), format_reward=sum(form)) for count, reward, *form in members]
     assert ShortestPath(**{"shortening": 1.0} | options).rewards(make_group(*made)).tolist() == rewards
 
 
@@ -138,14 +135,10 @@ def test_golden_loss_and_gradient_of_tokens_below_in_and_above_the_clip_whatever
     assert CISPO().loss(given).losses.tolist()[0] == pytest.approx([0.5 * 0.01 * 2, 2 * 5 * 2, 0.0])
 
 
-def scores(*rows: tuple[list[float], list[float]]) -> list[list[TokenScores]]:
-    """What policy and teacher say of each token of one group's trajectories."""
-    return [[TokenScores(torch.tensor(own), teacher=torch.tensor(teacher)) for own, teacher in rows]]
-
-
 def test_golden_credit_of_each_token_alone_whatever_the_reward(make_group):
     group = make_group(trajectory("ab", 1.0, lengths=(1, 2)), trajectory("a", 0.0))
-    said = scores(([-1.0, -0.5, -2.0], [-0.25, -1.5, -2.0]), ([-3.0], [-0.5]))
+    rows = [([-1.0, -0.5, -2.0], [-0.25, -1.5, -2.0]), ([-3.0], [-0.5])]  # what policy and teacher say of each token
+    said = [[TokenScores(torch.tensor(own), teacher=torch.tensor(teacher)) for own, teacher in rows]]
     ((good, bad),) = Distillation().credits([group], said)
     assert good.advantages.tolist() == [0.75, -1.0, 0.0]
     assert bad.advantages.tolist() == [2.5]  # of a failure, and of an episode alone

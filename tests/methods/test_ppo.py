@@ -40,9 +40,8 @@ def test_the_loss_is_that_of_the_policy_and_half_the_squared_error_of_the_critic
     values = torch.tensor([[0.5, -1.0]], requires_grad=True)
     logprobs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
     mask = torch.ones(1, 2, dtype=torch.bool)
-    terms = TokenTerms(
-        logprobs, logprobs.detach(), torch.tensor([[2.0, -1.0]]), mask, None, values, torch.tensor([[1.0, 1.0]])
-    )
+    advantages, returns = torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 1.0]])
+    terms = TokenTerms(logprobs, logprobs.detach(), advantages, mask, None, values, returns)
     found = PPO().loss(terms)
     # At ratio 1: -2 and 1; (.5 - 1)² / 2 = .125 and (-1 - 1)² / 2 = 2
     assert found.losses.tolist() == [[-1.875, 3.0]]

@@ -2,12 +2,14 @@
 
 import hashlib
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
 from arpo.agent.prompt import Prompt
+from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
 from arpo.types import Outcome, Step, Trajectory
 
@@ -53,6 +55,17 @@ def prepare(chat: ChatTokenizer, *episodes: Trajectory) -> tuple[list[TokenizedT
     """Return the sequences of some episodes, and all screenshots that they show."""
     tokens = [tokens for episode in episodes for tokens in tokenize(episode, chat)]
     return tokens, {key: png for episode in episodes for key, png in episode.screenshots.items()}
+
+
+def with_random_lora(path: Path, seed: int = 0, dtype: str = "float32") -> Policy:
+    """Return a policy of rank 4 whose update is large enough to see."""
+    policy = Policy(path, dtype=dtype, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return policy
 
 
 def assert_same(ours: torch.Tensor, expected: torch.Tensor) -> None:

@@ -26,8 +26,7 @@ def test_weights_have_their_published_names_and_those_of_the_model(tiny_model):
     whole = dict(Policy(tiny_model).checkpoint_tensors())
     assert all(torch.equal(weights[name], tensor) for name, tensor in whole.items())
     assert weights.shapes == {name: tuple(tensor.shape) for name, tensor in whole.items()}
-    norm = weights["model.language_model.norm.weight"]
-    assert torch.equal(norm, whole["model.norm.weight"])
+    assert torch.equal(weights["model.language_model.norm.weight"], whole["model.norm.weight"])
 
 
 def test_weights_that_are_not_there_are_refused_by_name(tiny_model, tmp_path):
@@ -110,12 +109,9 @@ def exported(path, directory, **options):
 def test_a_flat_base_stays_flat_and_keeps_what_it_says(published, tmp_path):
     base, made = read(published, "config"), read(exported(published, tmp_path / "made"), "config")
     assert "text_config" not in made
-    assert made["rope_scaling"] == {"type": "mrope", "rope_type": "default", "mrope_section": SECTIONS}
-    assert made["rope_parameters"] == {
-        "rope_type": "default",
-        "mrope_section": SECTIONS,
-        "rope_theta": base["rope_theta"],
-    }
+    rotations = {"rope_type": "default", "mrope_section": SECTIONS}
+    assert made["rope_scaling"] == {"type": "mrope"} | rotations
+    assert made["rope_parameters"] == {"rope_theta": base["rope_theta"]} | rotations
     changed = {key for key in made if made[key] != base.get(key)}
     assert changed == {"dtype", "rope_scaling", "rope_parameters"}
 
@@ -169,11 +165,7 @@ def test_version_4_finds_the_rotations_processors_and_special_tokens_of_version_
 
 @pytest.mark.parametrize(
     "text",
-    [
-        {"rope_theta": 10000.0},
-        {"rope_scaling": None, "rope_theta": 10000.0},
-        {"rope_parameters": None},
-    ],
+    [{"rope_theta": 10000.0}, {"rope_scaling": None, "rope_theta": 10000.0}, {"rope_parameters": None}],
     ids=str,
 )
 def test_settings_without_sections_are_left_alone(tmp_path, text):

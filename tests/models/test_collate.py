@@ -16,17 +16,15 @@ def test_position_ids_equal_the_models_own(tiny_model, chat, images):
     batch = collate(tokens, screenshots, images)
     valid = torch.arange(batch.input_ids.shape[1]) < torch.tensor([len(sequence) for sequence in tokens])[:, None]
     # No screenshot is shared here, so the distinct ones are all, in order.
-    expected, _ = model.model.get_rope_index(
-        batch.input_ids, batch.image_mask.int(), torch.tensor(batch.image_grid), attention_mask=valid.int()
-    )
+    pictures = (batch.image_mask.int(), torch.tensor(batch.image_grid))
+    expected, _ = model.model.get_rope_index(batch.input_ids, *pictures, attention_mask=valid.int())
     for row in range(3):
         torch.testing.assert_close(batch.position_ids[:, row, valid[row]], expected[:, row, valid[row]])
 
 
 def test_a_screenshot_that_is_seen_often_is_embedded_once(chat, images):
-    batch = collate(
-        *prepare(chat, trajectory(chat, (7, 8)), trajectory(chat, (7, 9)), trajectory(chat, (8, 7))), images
-    )
+    episodes = [trajectory(chat, seeds) for seeds in ((7, 8), (7, 9), (8, 7))]
+    batch = collate(*prepare(chat, *episodes), images)
     assert len(batch.image_grid) == 3
     assert batch.pixels.shape == (3 * 80, 3, 14, 14)  # 10 x 8 patches each
     assert batch.pixels.dtype == torch.uint8
@@ -113,7 +111,6 @@ def test_what_the_tower_has_seen_takes_the_place_of_the_patches(chat, images):
     features = {key: torch.full((20, 4), float(number)) for number, key in enumerate(screenshots)}
     batch = collate(tokens, screenshots, images, features)
     assert batch.pixels is None
-    assert batch.visual is not None
     assert batch.visual[::20, 0].tolist() == [0.0, 1.0, 2.0]
     assert torch.equal(batch.position_ids, collate(tokens, screenshots, ImageProcessor(chat.path)).position_ids)
     assert images.decoded == 0

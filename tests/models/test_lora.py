@@ -6,14 +6,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.inference.pump import base_name
 from arpo.models.families.qwen2_5_vl import Qwen25VL
-from arpo.models.lora import (
-    adapter_tensors,
-    add_lora,
-    initial_adapter,
-    merged_weights,
-    update_error,
-    weights_by_name,
-)
+from arpo.models.lora import adapter_tensors, add_lora, initial_adapter, merged_weights, update_error, weights_by_name
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from arpo.models.collate import collate, micro_batches
 from arpo.models.images import ImageProcessor
 from arpo.models.policy import ATTENTION_KERNELS, LoraSettings, Policy
 from arpo.models.tokenization import ChatTokenizer, tokenize
-from tests.models.samples import prepare, screenshot, trajectory
+from tests.models.samples import prepare, screenshot, trajectory, with_random_lora
 
 
 @pytest.fixture
@@ -26,11 +27,8 @@ def as_batch(policy, *episodes):
 
 def mixed_episodes(policy):
     """Three episodes of unequal length that share a screenshot, one of another screen."""
-    return [
-        trajectory(policy.chat, (0, 1, 2)),
-        trajectory(policy.chat, (0, 3)),
-        trajectory(policy.chat, (4,), size=(1920, 1080)),
-    ]
+    shared = (trajectory(policy.chat, seeds) for seeds in ((0, 1, 2), (0, 3)))
+    return [*shared, trajectory(policy.chat, (4,), size=(1920, 1080))]
 
 
 def mixed_batch(policy):
@@ -126,9 +124,8 @@ def backward_of(batch, policy):
 )
 def test_no_checkpointing_changes_a_bit_of_a_gradient(each_tiny, options, lora, dtype):
     # With LoRA nothing before the blocks has a gradient; a checkpoint that asks its inputs for one would lose all.
-    plain, checkpointed = (
-        Policy(each_tiny, dtype=dtype, lora=lora, train_vision=lora is None, **each) for each in ({}, options)
-    )
+    make = partial(Policy, each_tiny, dtype=dtype, lora=lora, train_vision=lora is None)
+    plain, checkpointed = make(), make(**options)
     for policy in (plain, checkpointed):
         backward_of(mixed_batch(policy), policy)
     assert checkpointed.model.model.language_model.layers[0].gradient_checkpointing
@@ -229,26 +226,14 @@ def test_without_its_adapters_a_policy_is_its_base_for_a_while(each_tiny, policy
 
 
 def test_adapters_start_alike_whatever_random_numbers_were_drawn_before(tiny_model):
-    torch.manual_seed(3)
-    first = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
-    torch.rand(7)
-    second = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
-    torch.manual_seed(4)
-    other = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
-    name = "model.model.language_model.layers.0.mlp.up_proj.lora_A.default.weight"
-    weights = [dict(each.named_parameters())[name] for each in (first, second, other)]
+    name, weights = "model.model.language_model.layers.0.mlp.up_proj.lora_A.default.weight", []
+    for seed, numbers in ((3, 0), (3, 7), (4, 0)):
+        torch.manual_seed(seed)
+        torch.rand(numbers)
+        policy = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
+        weights.append(policy.get_parameter(name))
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
-
-
-def with_random_lora(directory, dtype="float32"):
-    policy = Policy(directory, dtype=dtype, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in policy.model.named_parameters():
-            if ".lora_" in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return policy
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -279,7 +264,7 @@ def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(each_
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_with_lora_the_tensors_for_the_engine_are_the_adapter_s_in_the_format_of_the_computation(each_tiny, dtype):
-    policy = with_random_lora(each_tiny, dtype)
+    policy = with_random_lora(each_tiny, dtype=dtype)
     tensors = dict(policy.checkpoint_tensors())
     assert Policy(each_tiny).update_error() is None
     assert len(tensors) == sum(parameter.requires_grad for parameter in policy.parameters())
@@ -293,7 +278,7 @@ def test_with_lora_the_tensors_for_the_engine_are_the_adapter_s_in_the_format_of
 def test_a_bfloat16_policy_is_saved_in_bfloat16_and_an_update_of_lora_in_float32(tiny_model, tmp_path):
     Policy(tiny_model, dtype="bfloat16").save(tmp_path / "all")
     assert {tensor.dtype for tensor in load_file(tmp_path / "all" / "model.safetensors").values()} == {torch.bfloat16}
-    with_random_lora(tiny_model, "bfloat16").save(tmp_path / "lora")
+    with_random_lora(tiny_model, dtype="bfloat16").save(tmp_path / "lora")
     saved = load_file(tmp_path / "lora" / "model.safetensors")
     assert saved["model.layers.0.mlp.up_proj.weight"].dtype == torch.float32
     assert saved["model.embed_tokens.weight"].dtype == torch.bfloat16

@@ -22,7 +22,6 @@ PLAIN = {
     "temporal_patch_size": 2,
 }
 PIXELS = {"min_pixels": 3136, "max_pixels": 15680}
-EDGES = {"shortest_edge": 3136, "longest_edge": 15680}
 DEFAULT_MOST = 28 * 28 * 1280
 
 
@@ -43,7 +42,7 @@ def checkpoint(tiny_model, directory, said, *, nested=False):
     [
         (PIXELS, 15680, {}),
         ({"size": PIXELS}, 15680, PIXELS),
-        ({"size": EDGES}, 15680, {}),
+        ({"size": {"shortest_edge": 3136, "longest_edge": 15680}}, 15680, {}),
         ({**PIXELS, "size": PIXELS}, 15680, {}),
         ({**PIXELS, "size": {"shortest_edge": 56, "longest_edge": 99}}, 15680, {}),
         ({}, DEFAULT_MOST, {}),

@@ -31,13 +31,7 @@ ARCHITECTURE: dict[str, Any] = {
         "num_key_value_heads": 1,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]},
     },
-    "vision_config": {
-        "depth": 2,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_heads": 2,
-        "out_hidden_size": 64,
-    },
+    "vision_config": {"depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "out_hidden_size": 64},
 }
 """Two small layers; the vocabulary, which is all that matters here, is the real one's."""
 SCREEN = (1920, 1080)

@@ -75,16 +75,13 @@ def test_what_would_break_a_sequence_is_forbidden_and_nothing_else(chat, tiny_mo
             chat.check_response((number, chat.end_of_turn_id))
 
 
-ADDED = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_prefix|>s")
-"""Tokens that Qwen's tokenizer has beside the special ones, and one that begins as another does."""
-
-
 @pytest.fixture(scope="module")
 def wordy(tiny_model, tmp_path_factory):
-    """The tiny tokenizer with tokens that are not special, as the real one has them."""
+    """The tiny tokenizer with tokens that are not special, as the real one has them; one begins as another does."""
     directory = shutil.copytree(tiny_model, tmp_path_factory.mktemp("wordy"), dirs_exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in ADDED])
+    names = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_prefix|>s")
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in names])
     tokenizer.save_pretrained(directory)
     return ChatTokenizer(directory)
 
@@ -208,8 +205,7 @@ def test_the_action_mask_is_true_exactly_on_sampled_tokens(chat):
     assert tokens.sampler_logprobs[:2].tolist() == pytest.approx([-0.5, -0.51])
     assert tokens.step_lengths == tuple(len(step.response_ids) for step in episode.steps)
     # The cut response has no sampled end; the end that closes its turn belongs to the prompt.
-    ends = (tokens.input_ids == chat.end_of_turn_id) & tokens.action_mask
-    assert ends.sum() == 2
+    assert ((tokens.input_ids == chat.end_of_turn_id) & tokens.action_mask).sum() == 2
     # Each placeholder is as long as its screenshot.
     assert int(tokens.image_mask.sum()) == 60
     assert not (tokens.image_mask & tokens.action_mask).any()
@@ -235,9 +231,8 @@ def test_a_window_is_the_template_rendered_without_the_screenshots_before_it(any
     shot = {"role": "user", "content": [{"type": "image"}]}
     said = [{"role": "assistant", "content": text} for text in texts]
     tokenizer = AutoTokenizer.from_pretrained(any_directory)
-    whole = tokenizer.apply_chat_template(
-        [*messages, said[0], said[1], shot, said[2], shot], add_generation_prompt=True, tokenize=False
-    )
+    kept = [*messages, said[0], said[1], shot, said[2], shot]
+    whole = tokenizer.apply_chat_template(kept, add_generation_prompt=True, tokenize=False)
     seen = chat.windowed(prompts, 2)
     ids = seen[0] + responses[0] + seen[1] + responses[1] + seen[2] + responses[2] + seen[3]
     assert ids == tuple(tokenizer(whole).input_ids)
@@ -257,9 +252,8 @@ def test_a_window_that_is_wide_enough_changes_no_prompt_and_another_keeps_the_en
 def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(chat):
     episode = replace(trajectory(chat, (0, 1, 2)), image_window=2)
     sequences = tokenize(episode, chat)
-    assert [sequence.screenshots for sequence in sequences] == [
-        tuple(step.screenshot for step in steps) for steps in (episode.steps[:1], episode.steps[:2], episode.steps[1:])
-    ]
+    shown = [tuple(step.screenshot for step in episode.steps[part]) for part in (slice(1), slice(2), slice(1, None))]
+    assert [sequence.screenshots for sequence in sequences] == shown
     for sequence, step in zip(sequences, episode.steps, strict=True):
         assert tuple(sequence.input_ids[sequence.action_mask].tolist()) == step.response_ids
         assert sequence.action_mask[-len(step.response_ids) :].all()

@@ -130,6 +130,14 @@ def sampled_logprobs(module: GRPOModule, trajectory: Trajectory) -> list[float]:
     return output.logprobs[output.mask].tolist()
 
 
+def moved(policy: Policy, seed: int) -> Policy:
+    """The policy with other weights."""
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)))
+    return policy
+
+
 def weights(policy: Policy) -> torch.Tensor:
     """All trainable weights as one vector."""
     return torch.cat([p.detach().flatten() for p in policy.parameters() if p.requires_grad])

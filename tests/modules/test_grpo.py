@@ -19,6 +19,7 @@ from tests.modules.conftest import (
     fit,
     logprobs_of,
     metrics,
+    moved,
     quiet_trainer,
     sampled_logprobs,
     samples,
@@ -39,42 +40,22 @@ def assert_learns(module, groups, policy):
 # --- the gradient ---------------------------------------------------------------------------------------------------
 
 
-def test_an_update_is_the_gradient_of_the_formula(make_module, make_policy, make_group):
-    """With ρ = 1 the gradient of the loss is -1/N Σ_i A_i ∇ mean_t log π (2505.16282, 3.1)."""
-    group = make_group(1.0, 0.0, 0.0)
-    policy = make_policy()
-    # mean 1/3, deviation sqrt(2)/3: A = sqrt(2), -1/sqrt(2), -1/sqrt(2)
-    expected = [2**0.5, -(0.5**0.5), -(0.5**0.5)]
-    loss = -sum(
-        advantage * logprobs_of(policy, trajectory).mean()
-        for advantage, trajectory in zip(expected, group.trajectories, strict=True)
-    )
-    (loss / 3).backward()
-    assert_learns(make_module(), [group], policy)
-
-
-def test_imitation_of_a_solved_task_is_the_gradient_of_the_language_model_loss(make_module, make_policy, make_group):
-    group = make_group(1.0, 1.0)
-    policy = make_policy()
-    (-0.5 * sum(logprobs_of(policy, trajectory).mean() for trajectory in group.trajectories) / 2).backward()
-    assert_learns(make_module(imitation=0.5), [group], policy)
-
-
 @pytest.mark.parametrize(
-    ("options", "factors"),
+    ("rewards", "options", "loss"),
     [
-        ({"aggregation": "token"}, lambda n: 1 / sum(n)),
-        ({"aggregation": "sequence_sum"}, lambda n: 1 / len(n)),
-        ({"aggregation": "dr_grpo", "dr_grpo_length": 50}, lambda n: 1 / (50 * len(n))),
+        # With ρ = 1 it is -1/N Σ_i A_i mean_t log π (2505.16282, 3.1): of mean 1/3 and deviation sqrt(2)/3.
+        ((1.0, 0.0, 0.0), {}, lambda a, b, c: -(2**0.5 * a.mean() - 0.5**0.5 * (b.mean() + c.mean())) / 3),
+        # Of a solved task it is the loss of a language model.
+        ((1.0, 1.0), {"imitation": 0.5}, lambda a, b: -0.5 * (a.mean() + b.mean()) / 2),
+        ((1.0, 0.0), {"aggregation": "token"}, lambda a, b: -(a.sum() - b.sum()) / (len(a) + len(b))),
+        ((1.0, 0.0), {"aggregation": "sequence_sum"}, lambda a, b: -(a.sum() - b.sum()) / 2),
+        ((1.0, 0.0), {"aggregation": "dr_grpo", "dr_grpo_length": 50}, lambda a, b: -(a.sum() - b.sum()) / (50 * 2)),
     ],
-    ids=["token", "sequence_sum", "dr_grpo"],
+    ids=["formula", "imitation", "token", "sequence_sum", "dr_grpo"],
 )
-def test_aggregation_decides_how_tokens_are_averaged(make_module, make_policy, make_group, options, factors):
-    group = make_group(1.0, 0.0)
-    policy = make_policy()
-    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
-    loss = -factors([len(row) for row in rows]) * (rows[0].sum() - rows[1].sum())
-    loss.backward()
+def test_an_update_is_the_gradient_of_the_formula(make_module, make_policy, make_group, rewards, options, loss):
+    group, policy = make_group(*rewards), make_policy()
+    loss(*(logprobs_of(policy, trajectory) for trajectory in group.trajectories)).backward()
     assert_learns(make_module(**options), [group], policy)
 
 
@@ -117,10 +98,7 @@ def test_a_group_without_a_signal_still_counts_in_the_average(make_module, make_
 
 
 def test_the_second_pass_over_a_batch_is_clipped(make_module, make_group):
-    """A large first step moves every ratio out of [0.999, 1.001]; the second step then has no gradient to take.
-
-    The success became more probable and the failure less, which is what its clip stops.
-    """
+    """A large first step moves every ratio out of [0.999, 1.001]: the success became likelier and the failure less."""
     options = {"epochs": 2, "optimizer": partial(torch.optim.SGD, lr=0.05)}
     narrow = fit(make_module(clip_low=0.001, clip_high=0.001, **options), [make_group(1.0, 0.0)])
     wide = fit(make_module(clip_low=0.9, clip_high=9.0, **options), [make_group(1.0, 0.0)])
@@ -216,8 +194,7 @@ def test_a_frozen_vision_tower_sees_each_screenshot_once_an_update(
 def test_the_order_of_groups_follows_from_seed_and_iteration(make_module, make_group):
     groups = [[sample] for sample in samples(make_module(), make_group(*[1.0, 0.0] * 4))[0]]
     plans = [make_module(seed=seed, minibatches=8).plan(groups, iteration) for seed, iteration in ((0, 0), (0, 1))]
-    again = make_module(seed=0, minibatches=8).plan(groups, 0)
-    assert plans[0] == again
+    assert plans[0] == make_module(seed=0, minibatches=8).plan(groups, 0)
     assert plans[0] != plans[1]
     assert make_module(seed=1, minibatches=8).plan(groups, 0) != plans[0]
 
@@ -258,12 +235,9 @@ def rates_of(module, *batches, checkpoint=None, iterations=None):
     return trainer, [*taken, module.learning_rate]
 
 
-DEAD = (0.0, 0.0)
-
-
 def test_decay_ends_at_zero_whatever_was_skipped(make_module, make_group):
     """The rate falls by 1/8 a step of four iterations of two; one that is skipped takes its share along."""
-    live, dead, late = make_group(1.0, 0.0), make_group(*DEAD, first=2), make_group(0.0, 1.0, first=4)
+    live, dead, late = make_group(1.0, 0.0), make_group(0.0, 0.0, first=2), make_group(0.0, 1.0, first=4)
     make = partial(make_module, decay=True, minibatches=2, optimizer=partial(torch.optim.SGD, lr=1e-3))
     _, whole = rates_of(make(), *[[live, late]] * 4)
     assert whole == pytest.approx([1e-3 * rest / 8 for rest in range(8, -1, -1)])
@@ -279,7 +253,7 @@ def test_decay_ends_at_zero_whatever_was_skipped(make_module, make_group):
 
 
 def test_the_warm_up_goes_by_the_same_steps(make_module, make_group):
-    live, dead = make_group(1.0, 0.0), make_group(*DEAD, first=2)
+    live, dead = make_group(1.0, 0.0), make_group(0.0, 0.0, first=2)
     _, rates = rates_of(make_module(warmup_steps=3), [dead], [live], [dead], [live])
     assert rates == [0.5, 1.0, 1.0]  # of the steps 1, 3 and 4
 
@@ -287,7 +261,7 @@ def test_the_warm_up_goes_by_the_same_steps(make_module, make_group):
 @pytest.mark.parametrize("behind", [0, 2])
 def test_a_resumed_run_has_the_rate_of_its_iteration(make_module, make_group, tmp_path, behind):
     """Also where the schedule was left behind by what was skipped, as once it was."""
-    live, dead = make_group(1.0, 0.0), make_group(*DEAD, first=2)
+    live, dead = make_group(1.0, 0.0), make_group(0.0, 0.0, first=2)
     trainer, _ = rates_of(make_module(decay=True), [live], [dead], [dead], [live], iterations=3)
     trainer.save_checkpoint(tmp_path / "three.ckpt")
     saved = torch.load(tmp_path / "three.ckpt", weights_only=True)
@@ -307,20 +281,16 @@ def test_decay_in_a_run_without_an_end_is_refused(make_module):
             module.configure_optimizers()
 
 
-# --- KL -------------------------------------------------------------------------------------------------------------
+# --- KL, and replayed trajectories ----------------------------------------------------------------------------------
 
 
 def test_the_kl_term_learns_from_groups_without_a_signal_and_pulls_back(make_module, make_policy, make_group):
     module = make_module(reference=make_policy, kl_coefficient=1.0, optimizer=partial(torch.optim.SGD, lr=0.05))
     reference = weights(module.policy)
-    with torch.no_grad():
-        for parameter in module.policy.parameters():
-            parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    moved = weights(module.policy)
+    start = weights(moved(module.policy, 1))
     trainer = fit(module, *[[make_group(0.0, 0.0)]] * 2)
     assert "train/skipped_minibatches" not in trainer.callback_metrics
-    step = weights(module.policy) - moved
-    assert torch.dot(step, reference - moved) > 0
+    assert torch.dot(weights(module.policy) - start, reference - start) > 0
 
 
 def test_the_reference_is_no_parameter_of_the_module(make_module, make_policy):
@@ -328,9 +298,6 @@ def test_the_reference_is_no_parameter_of_the_module(make_module, make_policy):
     assert len(list(module.parameters())) == len(list(module.policy.parameters()))
     assert all(name.startswith("policy.") for name in module.state_dict())
     assert not any(parameter.requires_grad for parameter in module.references[0].parameters())
-
-
-# --- replayed trajectories ------------------------------------------------------------------------------------------
 
 
 def test_stored_old_logprobs_make_the_ratio_that_of_the_policy_that_sampled_it(make_module, make_group):
@@ -544,7 +511,7 @@ def test_a_step_that_is_a_sequence_and_not_selected_is_not_computed_again_and_ch
     assert rows == [(9 + 2 * 5, 2 * 5), (9 + 2 * 9, 2 * 9)]
 
 
-# --- what goes wrong ------------------------------------------------------------------------------------------------
+# --- what goes wrong, and callbacks ---------------------------------------------------------------------------------
 
 
 def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_ends_the_run(make_module, make_group):
@@ -580,9 +547,6 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
 def test_an_impossible_option_is_refused_with_its_name(make_module, options, words):
     with pytest.raises(ConfigError, match=words):
         make_module(**options)
-
-
-# --- Lightning ------------------------------------------------------------------------------------------------------
 
 
 def test_callbacks_see_and_change_the_batch_before_anything_is_computed_from_it(make_module, make_group):

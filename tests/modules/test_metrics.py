@@ -34,15 +34,11 @@ def metrics(tokens: int, ratio: float) -> LossMetrics:
     return LossMetrics(tokens=count, ratio=mean * count, ratio_min=mean, ratio_max=mean, **values)
 
 
-def output(logprobs: list[list[float]], mask: list[list[bool]], entropy: float | None = None) -> ActionLogprobs:
-    entropies = None if entropy is None else torch.full((len(mask), len(mask[0])), entropy)
-    return ActionLogprobs(torch.tensor(logprobs), torch.tensor(mask), entropies)
-
-
 def test_micro_batches_are_averaged_by_their_tokens_and_so_is_what_a_method_measures_of_each():
     meter = UpdateMeter()
     for tokens, ratio, entropy in ((1, 2.0, 4.0), (3, 1.0, 1.0)):
-        out = output([[0.0] * 3], [[index < tokens for index in range(3)]], entropy)
+        mask = torch.tensor([[index < tokens for index in range(3)]])
+        out = ActionLogprobs(torch.zeros(1, 3), mask, torch.full((1, 3), entropy))
         errors = {"error": torch.tensor([[entropy, entropy, 1.0]])}
         meter.add(TokenLoss(torch.zeros(1, 3), metrics(tokens, ratio), errors), out, out.mask)
     computed = meter.compute()
@@ -171,10 +167,6 @@ def test_ranks_give_the_mean_of_everything_the_largest_of_all_and_the_mean_of_th
 SLOW = partial(torch.optim.SGD, lr=0.05)
 
 
-def keys_of(*groups):
-    return {(number, member) for number, group in enumerate(groups) for member in range(len(group.trajectories))}
-
-
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_before_and_in_and_after_are_those_of_the_policy_at_that_moment(make_module, make_policy, make_group, epochs):
     one, two = make_group(1.0, 0.0), make_group(0.0, 1.0, first=3)
@@ -190,7 +182,7 @@ def test_before_and_in_and_after_are_those_of_the_policy_at_that_moment(make_mod
             assert_close(rows(module, "old_logprobs")[key], before, rtol=0, atol=1e-5)
             assert_close(rows(module, "after_logprobs")[key], after, rtol=0, atol=1e-5)
             assert (before - after).abs().max() > 1e-4  # the update changed something
-    keys = keys_of(one, two)
+    keys = {(number, member) for number in range(2) for member in range(2)}
     assert rows(module, "after_logprobs").keys() == keys
     gaps = {key: rows(module, "logprobs")[key] - rows(module, "old_logprobs")[key] for key in keys}
     found = torch.from_numpy(module.last_update.ratios()).sort().values

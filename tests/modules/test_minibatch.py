@@ -54,8 +54,7 @@ def test_groups_are_dealt_whole_into_minibatches_of_nearly_equal_size():
 
 
 def test_the_order_of_groups_follows_from_the_seed_alone():
-    orders = {str(lengths(split(groups(6), 2, seed))) for seed in (1, 2, 3, 1, 2, 3)}
-    assert len(orders) == 3
+    assert len({str(lengths(split(groups(6), 2, seed))) for seed in (1, 2, 3, 1, 2, 3)}) == 3
 
 
 def test_there_are_no_more_minibatches_than_groups_and_each_knows_its_sizes():
@@ -74,9 +73,7 @@ def test_samples_without_advantage_are_left_out_and_still_counted():
 
 
 def test_a_group_in_which_somebody_has_an_advantage_stays_whole():
-    groups = [
-        replace(sample(5 + number, advantage=a), group=number // 2) for number, a in enumerate((0.0, 1.0, 0.0, 0.0))
-    ]
+    groups = [replace(sample(5 + n, advantage=a), group=n // 2) for n, a in enumerate((0.0, 1.0, 0.0, 0.0))]
     left = without_flat_groups(minibatch(*groups))
     assert [each.length for each in left.samples] == [5, 6]
     assert (left.sequences, left.action_tokens) == (4, 8)

@@ -22,7 +22,7 @@ from arpo.methods.ui_s1 import UIS1
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from arpo.modules.critic import Linear, TwoLayer
-from tests.modules.conftest import fit, logprobs_of, metrics, weights, windowed
+from tests.modules.conftest import fit, logprobs_of, metrics, moved, weights, windowed
 from tests.modules.test_grpo import CountedPolicy, assert_learns
 
 
@@ -42,14 +42,6 @@ class Asking(Method):
     def loss(self, terms):
         self.terms.append(terms)
         return super().loss(terms)
-
-
-def moved(policy, seed):
-    """A policy with other weights."""
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)))
-    return policy
 
 
 @pytest.mark.parametrize("window", [None, 1])
@@ -120,7 +112,7 @@ def test_a_credit_of_another_length_than_the_trajectory_is_refused(make_module, 
         fit(module, [group])
 
 
-# --- a budget of tokens ---------------------------------------------------------------------------------------------
+# --- a budget of tokens, an entropy bonus ---------------------------------------------------------------------------
 
 
 def test_a_batch_below_the_budget_is_warned_of_once_and_its_share_is_logged(make_module, make_group, caplog):
@@ -132,9 +124,6 @@ def test_a_batch_below_the_budget_is_warned_of_once_and_its_share_is_logged(make
     said = [each.getMessage() for each in caplog.records if "module.objective.budget" in each.getMessage()]
     assert len(said) == 1
     assert f"budget=1000 is above the {tokens} sampled tokens" in said[0]
-
-
-# --- an entropy bonus -----------------------------------------------------------------------------------------------
 
 
 def entropies_of(policy, trajectory):
@@ -236,10 +225,7 @@ def states_of(policy, trajectory):
 def test_a_first_update_teaches_the_critic_by_its_formula(
     make_module, make_group, window, micro_batch_tokens, selected
 ):
-    """From V = 0 the gradient of the mean of (V - R)² / 2 is -1/N Σ_i mean_t R s, with s the state of a token.
-
-    Of steps that are not selected, too, which teach the policy nothing.
-    """
+    """From V = 0 it is -1/N Σ_i mean_t R s, with s the state of a token, also of steps that are not selected."""
     group = windowed(make_group(1.0, 0.0), window)
     method = Counting(high_entropy_steps=selected)
     module = make_module(method=method, critic_rate=0.5, micro_batch_tokens=micro_batch_tokens)
@@ -253,14 +239,14 @@ def test_a_first_update_teaches_the_critic_by_its_formula(
 
 
 def test_what_the_critic_learns_pulls_at_nothing_of_the_policy(make_module, make_group):
-    moved = []
+    steps = []
     for teaches in (0.0, 1.0):
         module = make_module(method=Counting(teaches=teaches))
         torch.nn.init.constant_(module.critic.weight, 0.1)
         before = weights(module.policy)
         fit(module, [make_group(1.0, 0.0)])
-        moved.append(weights(module.policy) - before)
-    assert torch.equal(*moved)
+        steps.append(weights(module.policy) - before)
+    assert torch.equal(*steps)
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
@@ -277,8 +263,7 @@ def test_the_critic_is_asked_by_the_forward_that_gives_old_logprobs(make_module,
 def test_a_gradient_of_the_critic_that_is_not_finite_changes_nothing(make_module, make_group):
     module = make_module(method=Counting(teaches=math.nan))
     before = weights(module.policy)
-    trainer = fit(module, [make_group(1.0, 0.0)])
-    assert trainer.callback_metrics["train/refused_gradients"] == 1.0
+    assert fit(module, [make_group(1.0, 0.0)]).callback_metrics["train/refused_gradients"] == 1.0
     assert torch.equal(weights(module.policy), before)
     assert not module.critic.weight.any()
 

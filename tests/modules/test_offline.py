@@ -23,10 +23,6 @@ from arpo.run.loggers import JsonLinesLogger
 from tests.models import samples
 from tests.modules.conftest import fit, logprobs_of, metrics, quiet_trainer, weights
 
-PLAIN_DESCENT = partial(torch.optim.SGD, lr=25.0)
-"""Gradient descent whose first step is the gradient: one cycle begins at 1/25 of the peak."""
-NUMBERS = {"beta": 0.5, "steps": 3, "micro_batch_tokens": 65536, "max_grad_norm": 1e9}
-
 
 @pytest.fixture
 def judged(loaded_policy):
@@ -61,8 +57,9 @@ def make_preference(make_policy):
     """A module that takes a step of plain gradient descent: the change of its weights is the gradient."""
 
     def make(kind, *, start=make_policy, **options):
-        optimizer = options.pop("optimizer", PLAIN_DESCENT)
-        module = kind(start, optimizer, start, **NUMBERS | options)
+        optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=25.0))  # one cycle begins at 1/25 of it
+        numbers = {"beta": 0.5, "steps": 3, "micro_batch_tokens": 65536, "max_grad_norm": 1e9}
+        module = kind(start, optimizer, start, **numbers | options)
         module.configure_model()
         return module
 

@@ -88,10 +88,7 @@ def over_sequences(rows):
 
 @pytest.mark.parametrize(("mean", "share"), [("trajectories", 1 / 3), ("steps", 1 / 2)])
 def test_an_update_of_gigpo_is_the_slope_of_its_formula(make_module, make_policy, make_group, mean, share):
-    """1/N Σ_i mean_t of the surrogate, with A = A_episode + A_step (2505.10978, equations 3, 7 and 8).
-
-    Equation 3 has the mean over trajectories; the one over steps is that of the authors' code.
-    """
+    """1/N Σ_i mean_t of the surrogate, A = A_episode + A_step (2505.10978, 3, 7 and 8; code: over steps)."""
     group = make_group(0.0, 1.0, 0.0)  # the second has two steps, of one screen
     # One of three trajectories earns 1, and two of four steps. The two of that screen have returns 1/2 and 1.
     rows = list(map(of_steps, group.trajectories, ([-share], [0.75 - share, 1.25 - share], [-share])))
@@ -267,25 +264,18 @@ def states_by(policy, group):
     return [torch.cat(states_of(policy, trajectory)).detach() for trajectory in group.trajectories]
 
 
-def by_length(trajectory):
-    return 1 - 1 / (0.2 * trajectory.action_tokens)
-
-
 @pytest.mark.parametrize(
     ("method", "of_policy", "of_critic"),
     [
-        (PPO(discount=0.9, gae_lambda=0.8, aggregation="token"), lambda trajectory: 0.8, 0.8),
-        (UITars2(discount=0.9, length_weight=0.2, aggregation="token"), by_length, 1.0),
+        (PPO(discount=0.9, gae_lambda=0.8, aggregation="token"), lambda _: 0.8, 0.8),
+        (UITars2(discount=0.9, length_weight=0.2, aggregation="token"), lambda each: 1 - 5 / each.action_tokens, 1.0),
     ],
     ids=["ppo", "ui_tars2"],
 )
 def test_an_update_with_a_critic_is_the_slope_of_its_formula_for_policy_and_critic(
     make_module, make_policy, make_group, method, of_policy, of_critic
 ):
-    """The mean over all tokens of the surrogate and of (V - A - V_old)² / 2; states have no slope of the latter.
-
-    UI-TARS-2 has one λ for the A of the surrogate, by the length, and another for that of the critic's target.
-    """
+    """The mean over all tokens of the surrogate and of (V - A - V_old)² / 2, with a λ for each A in UI-TARS-2."""
     group, policy = make_group(1.0, 0.0), make_policy()
     assert all(0 < of_policy(trajectory) < 1 for trajectory in group.trajectories)
     module = make_module(method=method, critic_rate=1.0)

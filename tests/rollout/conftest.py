@@ -59,3 +59,8 @@ def make_collector(chat, tmp_path):
     yield make
     for collector in collectors:
         collector.close()
+
+
+@pytest.fixture
+def runtime(make_collector):
+    return make_collector(start=False).runtime

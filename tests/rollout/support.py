@@ -24,6 +24,7 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.rollout.stream import ResumeState, RolloutCollector
 from arpo.types import Observation, RolloutBatch, Task
+from tests.inference.scripted import ScriptedEngine
 
 Respond = Callable[[GenerateRequest], str]
 
@@ -37,6 +38,10 @@ def red_clicker(chat: ChatTokenizer) -> Respond:
         return render_response(click_on(wanted, request.images[-1], chat))
 
     return respond
+
+
+def solver(chat: ChatTokenizer) -> ScriptedEngine:
+    return ScriptedEngine(chat, red_clicker(chat))
 
 
 def click_on(color: str, png: bytes, chat: ChatTokenizer) -> Action:

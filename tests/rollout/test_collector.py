@@ -19,7 +19,7 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.inference.scripted import ScriptedEngine
-from tests.rollout.support import TASKS, PickyDesktop, dawdle, interrupted, moody_clicker, red_clicker, until
+from tests.rollout.support import TASKS, PickyDesktop, dawdle, interrupted, moody_clicker, red_clicker, solver, until
 
 
 def pictures(batch):
@@ -28,10 +28,6 @@ def pictures(batch):
 
 def ids(batch):
     return [[trajectory.id for trajectory in group.trajectories] for group in batch.groups]
-
-
-def solver(chat):
-    return ScriptedEngine(chat, red_clicker(chat))
 
 
 def test_groups_and_members_stand_in_the_order_that_was_asked_for_each_with_a_seed_of_its_own(make_collector):
@@ -47,12 +43,11 @@ def test_groups_and_members_stand_in_the_order_that_was_asked_for_each_with_a_se
 
 
 def test_a_batch_does_not_depend_on_the_order_in_which_episodes_end(chat, make_collector):
-    batches = [
-        make_collector(
-            engine=ScriptedEngine(chat, moody_clicker(chat), hold=dawdle), size=size, directory=f"run-{run}-{size}"
-        ).collect(TASKS, policy_version=0, iteration=0)
-        for run, size in enumerate([1, 3, 8, 8])
-    ]
+    batches = []
+    for run, size in enumerate([1, 3, 8, 8]):
+        engine = ScriptedEngine(chat, moody_clicker(chat), hold=dawdle)
+        collector = make_collector(engine=engine, size=size, directory=f"run-{run}-{size}")
+        batches.append(collector.collect(TASKS, policy_version=0, iteration=0))
     assert all(batch.groups == batches[0].groups for batch in batches)
     assert all(pictures(batch) == pictures(batches[0]) for batch in batches)
     outcomes = {trajectory.outcome for group in batches[0].groups for trajectory in group.trajectories}
@@ -61,11 +56,8 @@ def test_a_batch_does_not_depend_on_the_order_in_which_episodes_end(chat, make_c
 
 def test_a_request_may_ask_for_another_size_and_limit(chat, make_collector):
     waiting = ScriptedEngine(chat, lambda request: "Action: wait()")
-    tasks = [
-        TASKS[0],
-        replace(TASKS[0], max_steps=2),
-        TaskRequest(replace(TASKS[0], max_steps=2), group_size=1, max_steps=3),
-    ]
+    short = replace(TASKS[0], max_steps=2)
+    tasks = [TASKS[0], short, TaskRequest(short, group_size=1, max_steps=3)]
     batch = make_collector(engine=waiting, group_size=2, max_steps=1).collect(tasks, 0, 0)
     assert [[len(t.steps) for t in group.trajectories] for group in batch.groups] == [[1, 1], [2, 2], [3]]
 

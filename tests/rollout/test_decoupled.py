@@ -1,8 +1,7 @@
-"""The failures that decoupled training is known for, each of them as a test of the collector.
+"""The failures that decoupled training is known for, as tests of the collector, and random schedules at the end.
 
-The sources are issues of other systems: NeMo-RL 3238 (straggler) and 3488 (dead collector), slime 2339 (evaluation
-during asynchronous training), verl 6780 (an on-policy mode that is not the synchronous run). That finished groups
-survive a resume (SkyRL) stands with the data module, whose checkpoint it is. Random schedules stand at the end.
+Issues of other systems: NeMo-RL 3238 (straggler) and 3488 (dead collector), slime 2339 (evaluation meanwhile), verl
+6780 (an on-policy mode that is not the synchronous run). SkyRL's, of a resume, stands with the data module.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from arpo.rollout.stream import RequestedGroup, ResumeState
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.inference.scripted import ScriptedEngine
 from tests.rollout.conftest import COMPACT
-from tests.rollout.support import TASKS, DirectEnv, ListedTasks, moody_clicker, red_clicker, until
+from tests.rollout.support import TASKS, DirectEnv, ListedTasks, moody_clicker, red_clicker, solver, until
 
 
 def numbers(batch):
@@ -55,9 +54,8 @@ def learn(collector, iteration):
 
 def test_a_straggler_delays_no_other_group_beyond_the_lag_bound(chat, make_collector):
     go_on = threading.Event()
-    collector = make_collector(
-        engine=straggling(chat, go_on), size=5, group_size=2, max_policy_lag=2, order="finished"
-    )
+    numbered = {"size": 5, "group_size": 2, "max_policy_lag": 2}
+    collector = make_collector(engine=straggling(chat, go_on), order="finished", **numbered)
     collector.submit(0, TASKS[:2], iterations=6)
     first = [learn(collector, iteration) for iteration in range(2)]  # go on without it
     assert 0 not in [number for batch in first for number in numbers(batch)]
@@ -118,14 +116,6 @@ def test_who_waits_hears_that_the_runtime_was_closed_meanwhile(make_collector, m
         runtime.watch(future, lambda: "a test waits")
 
 
-class HangingDesktop(FakeDesktop):
-    go_on = threading.Event()
-
-    def step(self, action):
-        self.go_on.wait(60)
-        return super().step(action)
-
-
 def test_an_engine_that_does_not_answer_is_named(chat, make_collector):
     silent = ScriptedEngine(chat, red_clicker(chat), hold=lambda request: asyncio.Event().wait())
     collector = make_collector(engine=silent, stall_s=0.5)
@@ -139,12 +129,17 @@ def test_an_engine_that_does_not_answer_is_named(chat, make_collector):
 
 
 def test_environments_that_do_not_return_are_named(chat, make_collector):
-    HangingDesktop.go_on.clear()
-    engine = ScriptedEngine(chat, red_clicker(chat))
-    collector = make_collector(engine=engine, make_env=HangingDesktop, stall_s=0.5, step_timeout_s=60.0)
+    go_on = threading.Event()
+
+    class HangingDesktop(FakeDesktop):
+        def step(self, action):
+            go_on.wait(60)
+            return super().step(action)
+
+    collector = make_collector(engine=solver(chat), make_env=HangingDesktop, stall_s=0.5, step_timeout_s=60.0)
     with pytest.raises(RolloutError, match="3 calls to environments do not return"):
         collector.collect(TASKS, 0, 0)
-    HangingDesktop.go_on.set()
+    go_on.set()
 
 
 def test_a_blocked_loop_is_named(chat, make_collector, monkeypatch):
@@ -165,9 +160,7 @@ def test_a_blocked_loop_is_named(chat, make_collector, monkeypatch):
 
 
 def test_a_version_that_never_comes_is_named(chat, make_collector):
-    collector = make_collector(
-        engine=ScriptedEngine(chat, red_clicker(chat)), group_size=2, max_policy_lag=1, stall_s=3.0
-    )
+    collector = make_collector(engine=solver(chat), group_size=2, max_policy_lag=1, stall_s=3.0)
     collector.submit(0, TASKS[:2], iterations=6)
     for iteration in range(2):
         collector.take(iteration, iteration)  # and nobody updates the engine
@@ -192,7 +185,7 @@ def test_a_sampler_that_fails_ends_the_wait_with_its_error(chat, make_collector)
         def next(self, statistics):
             raise ArpoError("no task is left")
 
-    collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat)))
+    collector = make_collector(engine=solver(chat))
     collector.begin(Failing(TASKS), ResumeState(0, 0, len(TASKS), last=1))
     with pytest.raises(ArpoError, match="no task is left"):
         collector.take(0, 0)
@@ -234,8 +227,7 @@ def test_an_evaluation_is_of_the_newest_policy_alone(chat, make_collector):
 
 def test_without_a_lag_it_is_the_synchronous_run_bit_for_bit(chat, make_collector):
     """The other one is a loop over tasks, members and steps that knows nothing of collectors."""
-    engine = ScriptedEngine(chat, moody_clicker(chat))
-    collector = make_collector(engine=engine, size=3, seed=5)
+    collector = make_collector(engine=ScriptedEngine(chat, moody_clicker(chat)), size=3, seed=5)
     sampler = ShuffledTasks(TASKS, tasks_per_iteration=3, seed=2)
     collector.begin(sampler, ResumeState(0, 0, 3, last=4))
     ours = []
@@ -246,9 +238,8 @@ def test_without_a_lag_it_is_the_synchronous_run_bit_for_bit(chat, make_collecto
     for batch, groups in zip(ours, theirs, strict=True):
         collected = [[replace(t, sampling="") for t in group.trajectories] for group in batch.groups]
         assert collected == groups
-        assert [dict(t.screenshots) for g in batch.groups for t in g.trajectories] == [
-            dict(t.screenshots) for group in groups for t in group
-        ]
+        shown = [dict(trajectory.screenshots) for group in batch.groups for trajectory in group.trajectories]
+        assert shown == [dict(trajectory.screenshots) for group in groups for trajectory in group]
         assert (batch.metrics["rollout/lag_mean"], batch.metrics["rollout/lag_max"]) == (0, 0)
         assert batch.metrics["rollout/groups_running"] == 0  # nothing runs ahead
 
@@ -290,8 +281,7 @@ class RandomEngine(ScriptedEngine):
     async def generate(self, request):
         self.left -= 1
         if self.left == 0:
-            asyncio.get_running_loop().stop()
-            await asyncio.Event().wait()
+            await end_the_loop(request)
         await asyncio.sleep(self.rng.expovariate(1) * self.latency)
         if self.rng.random() < self.fault:
             raise EngineError("at random")

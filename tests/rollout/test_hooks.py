@@ -22,19 +22,16 @@ from arpo.rollout.hooks import runtime_of
 from tests.invariant.ranks import on_ranks
 
 RANKS = 2
-START_S = 1.0
 ERROR = "no room for the engine"
 CASES = {"gloo": RANKS, "nccl": RANKS, "start": RANKS, "failure": RANKS, "one": 1}
 
 
-class RollingOut(L.LightningDataModule):
-    runtime = "the engine and the environments"
-
-
 def test_a_data_module_that_rolls_out_has_the_runtime_and_others_are_refused():
-    assert runtime_of(SimpleNamespace(datamodule=RollingOut())) == RollingOut.runtime
+    data = L.LightningDataModule()
     with pytest.raises(ConfigError, match="needs a data module that rolls out, got LightningDataModule"):
-        runtime_of(SimpleNamespace(datamodule=L.LightningDataModule()))
+        runtime_of(SimpleNamespace(datamodule=data))
+    data.runtime = "the engine and the environments"
+    assert runtime_of(SimpleNamespace(datamodule=data)) == data.runtime
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +111,7 @@ def begin(error, out):
 
     def start():
         assert rank == 0
-        time.sleep(START_S)
+        time.sleep(1.0)
         saw["started"] = time.monotonic()
         if error is not None:
             raise ArpoError(error)

@@ -12,14 +12,7 @@ from arpo.errors import ArpoError, ConfigError, EngineError, EnvError
 from arpo.host.threads import BackgroundLoop
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.rollout.episode import EpisodeSpec
-from arpo.rollout.runtime import (
-    BLOCK,
-    PLACES,
-    FairQueue,
-    ServedVersions,
-    model_fingerprint,
-    sampling_fingerprint,
-)
+from arpo.rollout.runtime import BLOCK, PLACES, FairQueue, ServedVersions, model_fingerprint, sampling_fingerprint
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Task
 from tests.inference.scripted import ScriptedEngine
@@ -222,14 +215,10 @@ async def test_a_turn_that_comes_with_a_cancellation_goes_on_to_the_next():
     await asyncio.wait_for(behind, timeout=1)
 
 
-SIZE = 4 * BLOCK * PLACES
-"""A file that is read at every fourth block: at 0, 4 · BLOCK, 8 · BLOCK, …"""
-
-
 @pytest.mark.parametrize("changed", [0, 4 * BLOCK * 100, 4 * BLOCK * (PLACES - 1)])
 def test_a_change_at_the_beginning_or_far_inside_of_the_weights_is_seen(tmp_path, changed):
     weights = tmp_path / "model.safetensors"
-    weights.write_bytes(bytes(SIZE))
+    weights.write_bytes(bytes(4 * BLOCK * PLACES))  # is read at every fourth block: at 0, 4 · BLOCK, 8 · BLOCK, …
     before = model_fingerprint(tmp_path)
     assert model_fingerprint(tmp_path) == before
     with weights.open("rb+") as file:

@@ -70,11 +70,8 @@ def test_records_are_read_in_the_order_of_their_ids_and_the_later_of_two_counts(
     assert not store.root.joinpath("train").exists()  # and looking creates nothing
     for name, reward in (("3/10/0", 0.0), ("3/2/0", 0.0), ("3/2/1", 0.5), ("3/2/0", 1.0)):
         store.write(make_trajectory(name, task_reward=reward))
-    assert [(each.id, each.task_reward) for each in store.read("train", 3)] == [
-        ("3/2/0", 1.0),
-        ("3/2/1", 0.5),
-        ("3/10/0", 0.0),
-    ]
+    found = [(each.id, each.task_reward) for each in store.read("train", 3)]
+    assert found == [("3/2/0", 1.0), ("3/2/1", 0.5), ("3/10/0", 0.0)]
     assert store.get("3/2/0").task_reward == 1.0
     with pytest.raises(ArpoError, match=r"3/1 is not in .*iteration_000003"):  # though another id begins so
         store.get("3/1")
@@ -134,10 +131,8 @@ def test_truncation_takes_what_later_policies_and_later_evaluations_left(store):
         store.write(make_trajectory(name, policy_version=9))
     store.truncate(3, 3)
     left = sorted(str(path.relative_to(store.root)) for path in store.root.glob("*/*.jsonl"))
-    assert left == [
-        "eval/iteration_000003.jsonl",
-        *(f"train/iteration_0000{number}.jsonl" for number in ("03", "04", "10")),
-    ]
+    kept = (("eval", 3), ("train", 3), ("train", 4), ("train", 10))
+    assert left == [f"{part}/iteration_{number:06d}.jsonl" for part, number in kept]
     assert list(store.finished(3)) == ["3/0/0", "4/0/0", "10/0/0"]
     assert store.load_screenshots(store.get("10/0/0")).screenshots
 
@@ -250,7 +245,6 @@ for number in itertools.count():
 @pytest.mark.parametrize("lines", [1, 2, 17, 30, 41])
 def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path, lines):
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
     said = [writer.stdout.readline() for _ in range(lines)]
     os.kill(writer.pid, signal.SIGKILL)
     said += writer.stdout.readlines()
@@ -267,9 +261,6 @@ def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path, lines):
     assert list((tmp_path / "screens" / ".partial").iterdir()) == []
 
 
-NAN = float("nan")
-
-
 def make_record(iteration=3):
     return UpdateRecord(
         iteration=iteration,
@@ -279,8 +270,8 @@ def make_record(iteration=3):
         advantages=np.array([-0.1, 1 / 3, 0.0], dtype=np.float32),
         offsets=np.array([0, 2, 3, 5], dtype=np.int64),
         numbers={
-            "logprobs": np.array([-0.1, -0.2, -0.3, NAN, NAN], dtype=np.float32),
-            "entropy": np.array([NAN, NAN, 0.5, NAN, 0.25], dtype=np.float32),
+            "logprobs": np.array([-0.1, -0.2, -0.3, np.nan, np.nan], dtype=np.float32),
+            "entropy": np.array([np.nan, np.nan, 0.5, np.nan, 0.25], dtype=np.float32),
         },
     )
 
@@ -292,9 +283,8 @@ def test_a_record_comes_back_as_it_was_to_the_last_bit(tmp_path):
     assert (read.iteration, read.policy_version, read.groups) == (3, 3, written.groups)
     assert read.left_out == ("3/0/1",)
     assert read.advantages.tobytes() == written.advantages.tobytes()
-    assert {name: values.tobytes() for name, values in read.numbers.items()} == {
-        name: values.tobytes() for name, values in written.numbers.items()
-    }
+    said, found = ({name: row.tobytes() for name, row in each.numbers.items()} for each in (written, read))
+    assert found == said
 
 
 def test_the_numbers_of_a_trajectory_are_its_own_and_what_was_not_computed_is_not_among_them():

@@ -34,44 +34,33 @@ class Some:
         return self
 
 
-def numbers(chosen):
-    return None if chosen is None else [group.asked.number for group in chosen]
-
-
-def test_in_their_order_the_first_groups_are_waited_for_and_taken_though_later_ones_ended_before():
-    groups = [Some(2, 0), Some(1, 2), Some(0, 1)]
-    assert numbers(choose(groups, 2, "submitted", version=0, lag=1)) == [0, 1]
-    assert choose([Some(0), Some(1, 0), Some(2, 1)], 2, "submitted", version=0, lag=1) is None
-    assert choose([Some(0, 0)], 2, "submitted", version=0, lag=1) is None
-
-
-def test_the_groups_that_ended_first_are_taken_in_the_order_of_their_numbers():
-    groups = [Some(0, None, 5), Some(1, 2, 5), Some(2, 0, 5), Some(3, 1, 5)]
-    assert numbers(choose(groups, 2, "finished", version=5, lag=2)) == [2, 3]
-
-
-def test_a_group_that_would_be_stale_at_the_next_update_is_waited_for():
-    groups = [Some(0, None, 4), Some(1, 0, 5), Some(2, 1, 5)]
-    assert choose(groups, 2, "finished", version=5, lag=1) is None  # 4 + 1: this is its last update
-    groups[0].ended_as = 2
-    assert numbers(choose(groups, 2, "finished", version=5, lag=1)) == [0, 1]
-
-
-def test_a_group_without_a_step_cannot_become_stale():
-    groups = [Some(0), Some(1, 0, 5), Some(2, 1, 5)]
-    assert numbers(choose(groups, 2, "finished", version=5, lag=1)) == [1, 2]
-
-
-def test_more_groups_of_one_version_than_later_updates_can_take_are_begun_with_in_time():
-    """Three of version 4 with lag 2 have updates 5 and 6 left, of two groups each: one of them must go now."""
-    groups = [Some(0, None, 4), Some(1, None, 4), Some(2, None, 4), Some(3, 0, 5), Some(4, 1, 5)]
-    assert choose(groups, 2, "finished", version=5, lag=2) is None
-    groups[1].ended_as = 2
-    assert numbers(choose(groups, 2, "finished", version=5, lag=2)) == [1, 3]
+@pytest.mark.parametrize(
+    ("order", "groups", "version", "lag", "numbers"),
+    [
+        # In the order of submission the first are waited for and taken, though later ones ended before.
+        ("submitted", [Some(2, 0), Some(1, 2), Some(0, 1)], 0, 1, [0, 1]),
+        ("submitted", [Some(0), Some(1, 0), Some(2, 1)], 0, 1, None),
+        ("submitted", [Some(0, 0)], 0, 1, None),
+        # Those that ended first are taken in the order of their numbers.
+        ("finished", [Some(0, None, 5), Some(1, 2, 5), Some(2, 0, 5), Some(3, 1, 5)], 5, 2, [2, 3]),
+        # One that would be stale at the next update is waited for: 4 + 1 is its last.
+        ("finished", [Some(0, None, 4), Some(1, 0, 5), Some(2, 1, 5)], 5, 1, None),
+        ("finished", [Some(0, 2, 4), Some(1, 0, 5), Some(2, 1, 5)], 5, 1, [0, 1]),
+        # One without a step cannot become stale.
+        ("finished", [Some(0), Some(1, 0, 5), Some(2, 1, 5)], 5, 1, [1, 2]),
+        # Three of version 4 with lag 2 have updates 5 and 6 left, of two groups each: one of them must go now.
+        ("finished", [Some(0, None, 4), Some(1, None, 4), Some(2, None, 4), Some(3, 0, 5), Some(4, 1, 5)], 5, 2, None),
+        ("finished", [Some(0, None, 4), Some(1, 2, 4), Some(2, None, 4), Some(3, 0, 5), Some(4, 1, 5)], 5, 2, [1, 3]),
+    ],
+)
+def test_two_groups_are_chosen_or_waited_for(order, groups, version, lag, numbers):
+    chosen = choose(groups, 2, order, version=version, lag=lag)
+    assert (None if chosen is None else [group.number for group in chosen]) == numbers
 
 
 def test_a_group_that_is_stale_already_is_handed_out_to_be_counted():
-    assert numbers(choose([Some(0, 1, 1), Some(1, 0, 5)], 1, "finished", version=5, lag=1)) == [0]
+    (chosen,) = choose([Some(0, 1, 1), Some(1, 0, 5)], 1, "finished", version=5, lag=1)
+    assert chosen.number == 0
 
 
 @pytest.mark.parametrize("order", ["submitted", "finished"])
@@ -137,10 +126,8 @@ def test_what_is_left_out_is_counted_and_carried_along_with_its_task():
     selection = select_groups(REQUESTS, rows, min_group_size=2, oldest=5)
     assert [group.task.id for group in selection.groups] == ["a"]
     assert (selection.too_small, selection.stale, selection.stale_episodes) == (1, 1, 1)
-    assert [(group.task.id, group.trajectories) for group in selection.leftovers] == [
-        ("b", (rows[1][1],)),
-        ("c", tuple(rows[2])),
-    ]
+    left = [(group.task.id, group.trajectories) for group in selection.leftovers]
+    assert left == [("b", (rows[1][1],)), ("c", tuple(rows[2]))]
 
 
 def test_metrics_by_hand():

@@ -29,13 +29,7 @@ class Ended(NamedTuple):
 
 
 class Forks:
-    """A process that imports some modules once, and is forked for every command.
-
-    Args:
-        modules: To import.
-        environment: Of all processes.
-        directory: For what they say.
-    """
+    """A process that imports some modules once, and is forked for every command; what they say is in a directory."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
         self._output = directory / "said"
@@ -78,8 +72,7 @@ def serve() -> None:
         with os.fdopen(reader) as heavy:
             loaded = json.loads(heavy.read() or "[]")
         _, status = os.waitpid(child, 0)
-        answer = (os.waitstatus_to_exitcode(status), loaded)
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(json.dumps([os.waitstatus_to_exitcode(status), loaded]) + "\n")
         sys.stdout.flush()
 
 

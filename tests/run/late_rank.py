@@ -27,12 +27,6 @@ def be_late() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def let_the_observer_look() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "child-process-observer":
-            thread.join(OBSERVER_S)
-
-
 def main(root: Path) -> None:
     if os.environ.get("LOCAL_RANK") == "1":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -44,7 +38,9 @@ def main(root: Path) -> None:
     leave_ranks(trainer, LEAVING_S)
     session.close()
     if trainer.is_global_zero:
-        let_the_observer_look()
+        for thread in threading.enumerate():
+            if thread.name == "child-process-observer":
+                thread.join(OBSERVER_S)
 
 
 if __name__ == "__main__":

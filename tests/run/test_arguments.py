@@ -26,13 +26,8 @@ def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
     check_arguments(OmegaConf.create({"name": "x", "nested": {"free": 1}, "task": node, "env": gone} | absent))
 
 
-SETTINGS = {
-    "_target_": "arpo.rollout.settings.RolloutSettings",
-    "group_size": 4,
-    "max_steps": 2,
-    "max_tokens": 8,
-    "max_context": 64,
-}
+SETTINGS = {"_target_": "arpo.rollout.settings.RolloutSettings", "group_size": 4, "max_steps": 2}
+SETTINGS |= {"max_tokens": 8, "max_context": 64}
 
 
 @pytest.mark.parametrize("value", [4.5, True, None, [4]], ids=str)

@@ -30,9 +30,8 @@ def test_a_bug_of_a_constructor_stays_what_it_is():
 def test_lightning_refuses_arguments_with_errors_of_any_type():
     # Seven devices are those of trainer=ddp, and a machine without a GPU has no list of them.
     node = {"_target_": "lightning.Trainer", "accelerator": "cpu", "devices": [1, 2, 3, 4, 5, 6, 7]}
-    with pytest.raises(
-        ConfigError, match=r"`devices` selected with `CPUAccelerator`.*\(configuration key: trainer\)$"
-    ):
+    said = r"`devices` selected with `CPUAccelerator`.*\(configuration key: trainer\)$"
+    with pytest.raises(ConfigError, match=said):
         build(node, "trainer")
     with pytest.raises(ConfigError, match=r"invalid accelerator name.*\(configuration key: trainer\)$"):
         build(node | {"accelerator": "tpuu"}, "trainer")

@@ -85,10 +85,7 @@ def check(tiny_model: Path, *overrides: str, config: str = "evaluate", experimen
     [
         ("smoke", ["train", "held_out"]),
         ("arpo_miniwob", ["in_domain", "held_out", "held_out_pages"]),  # a sample of its training tasks
-        (
-            "arpo_desktop",
-            ["in_domain", "held_out_instances", "held_out_templates", "held_out_applications"],
-        ),
+        ("arpo_desktop", ["in_domain", "held_out_instances", "held_out_templates", "held_out_applications"]),
     ],
 )
 def test_a_policy_is_judged_on_what_its_run_is_judged_on(tiny_model, experiment, lists):

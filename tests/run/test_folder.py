@@ -79,8 +79,7 @@ def test_a_folder_of_that_name_can_be_made(tmp_path, letter):
 
 def test_two_evaluations_of_one_second_have_two_folders():
     code = "from arpo.run.folder import start_timestamp as now; print(now(), now())"
-    command = [sys.executable, "-c", code]
-    said = [subprocess.check_output(command, encoding="utf-8").split() for _ in range(2)]
+    said = [subprocess.check_output([sys.executable, "-c", code], encoding="utf-8").split() for _ in range(2)]
     assert [first == second for first, second in said] == [True, True]
     assert len({first for first, _ in said}) == 2
 

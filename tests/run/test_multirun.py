@@ -12,16 +12,9 @@ import pytest
 
 from tests.run.forks import ROOT
 
-SMALL = [
-    "experiment=warmstart_fake",
-    "datamodule.steps=3",
-    "datamodule.per_task=1",
-    "tasks.train.count=1",
-    "env.size=1",
-    "+callbacks.crash._target_=tests.run.test_multirun.Crash",
-    "+callbacks.crash.seed=${seed}",
-    "+callbacks.crash.fatal=1",
-]
+SMALL = ["experiment=warmstart_fake", "datamodule.steps=3", "datamodule.per_task=1", "tasks.train.count=1"]
+SMALL += ["env.size=1", "+callbacks.crash._target_=tests.run.test_multirun.Crash"]
+SMALL += ["+callbacks.crash.seed=${seed}", "+callbacks.crash.fatal=1"]
 
 
 class Crash(L.Callback):

@@ -38,18 +38,12 @@ class Counting(L.LightningModule):
 def train(choice: str, run_dir: Path, *words: str, resumed: Path | None = None) -> L.Trainer:
     """A run of three iterations with the loggers of a choice, as `train.py` builds them."""
     cfg = composed(choice, run_dir, *words)
+    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     small = {
         "callbacks": {},
         "logger": OmegaConf.to_container(cfg.logger, resolve=True),
         "paths": {"run_dir": str(run_dir)},
-        "trainer": {
-            "_target_": "lightning.Trainer",
-            "accelerator": "cpu",
-            "max_epochs": 3,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-        },
+        "trainer": {"_target_": "lightning.Trainer", "accelerator": "cpu", "max_epochs": 3, **quiet},
     }
     trainer = build_trainer(OmegaConf.create(small), resumed)
     with finishing(trainer.loggers):

@@ -18,8 +18,6 @@ from arpo.run.osworld import has_vs_code, osworld_tasks_can_be_set_up
 from arpo.run.rules import check_rules
 from tests.envs.osworld.guest import running_web
 
-LOADER = "arpo.envs.osworld.tasks.osworld_tasks"
-
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
@@ -44,10 +42,8 @@ def run(tmp_path, monkeypatch):
         places = [f"paths.run_dir={tmp_path}/run", f"paths.osworld_disk={tmp_path}"]
         cfg = compose(kind, ["experiment=smoke", f"env={env}", "engine=hf", *places, *words])
         cfg.requires, cfg.env.make_env.cache = {}, str(tmp_path / "cache")
-        cfg.tasks = {
-            name: {"_target_": LOADER, "root": str(tmp_path), "ids": {"os": ids}, "skip_unsupported": True}
-            for name, ids in lists.items()
-        }
+        loader = {"_target_": "arpo.envs.osworld.tasks.osworld_tasks", "root": str(tmp_path), "skip_unsupported": True}
+        cfg.tasks = {name: loader | {"ids": {"os": ids}} for name, ids in lists.items()}
         return cfg
 
     return make
@@ -61,12 +57,6 @@ def labels(monkeypatch):
         osworld, "ask_engine", lambda image, timeout_s: EngineFacts("mine", Path("/"), images.get(image))
     )
     return images
-
-
-@pytest.fixture
-def web():
-    with running_web() as web:
-        yield web
 
 
 @pytest.fixture
@@ -162,9 +152,9 @@ def test_without_a_network_the_tasks_are_named_and_the_command(run, closed, tmp_
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])
-def test_with_a_network_the_run_starts_and_the_log_says_what_will_be_fetched(run, web, closed, caplog, status):
-    web.status = status  # a server that says no is a network
-    with caplog.at_level(logging.INFO):
+def test_with_a_network_the_run_starts_and_the_log_says_what_will_be_fetched(run, closed, caplog, status):
+    with running_web() as web, caplog.at_level(logging.INFO):
+        web.status = status  # a server that says no is a network
         check(run(urls=(f"{closed}/a", web.url("/b")), **BOTH))  # one server of several is down
     said = [record.getMessage() for record in caplog.records if record.name.startswith("arpo")]
     assert [line.partition(" in ")[0] for line in said] == ["1 of 2 tasks lack files"]
@@ -184,12 +174,10 @@ def test_what_is_in_the_cache_needs_no_network(run, closed, tmp_path):
 
 def test_the_folders_of_other_nodes_and_other_environments_are_not_looked_at(run, closed, monkeypatch):
     cfg = run(urls=(f"{closed}/a",), **BOTH)
-    with monkeypatch.context() as later:
-        later.setenv("RANK", "1")
-        check(cfg)
-    with monkeypatch.context() as later:
-        later.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-        check(cfg)
+    for name, value in (("RANK", "1"), ("RAY_ADDRESS", "10.0.0.1:6379")):
+        with monkeypatch.context() as later:
+            later.setenv(name, value)
+            check(cfg)
     cfg.env.make_env._target_ = "arpo.envs.desktop.env.DockerDesktop"
     check(cfg)
 

@@ -9,6 +9,8 @@ from arpo.run.build import compose
 from arpo.run.resume import differences, the_folder_holds_the_same_run
 from arpo.run.rules import check_rules
 
+LORA = "+model.policy.lora={_target_:arpo.models.policy.LoraSettings,rank:%d}"
+
 
 def check_same_run(cfg: DictConfig) -> None:
     check_rules(cfg, [the_folder_holds_the_same_run])
@@ -44,13 +46,9 @@ def run(tmp_path):
 @pytest.mark.parametrize(
     ("before", "now", "key"),
     [
-        ([], ["+model.policy.lora={_target_:arpo.models.policy.LoraSettings,rank:4}"], "model.policy.lora"),
-        (["+model.policy.lora={_target_:arpo.models.policy.LoraSettings,rank:4}"], [], "model.policy.lora"),
-        (
-            ["+model.policy.lora={_target_:arpo.models.policy.LoraSettings,rank:4}"],
-            ["+model.policy.lora={_target_:arpo.models.policy.LoraSettings,rank:8}"],
-            "model.policy.lora.rank: 4 there, 8 now",
-        ),
+        ([], [LORA % 4], "model.policy.lora"),
+        ([LORA % 4], [], "model.policy.lora"),
+        ([LORA % 4], [LORA % 8], "model.policy.lora.rank: 4 there, 8 now"),
         ([], ["+model.policy.train_vision=false"], "model.policy.train_vision: True there, False now"),
         ([], ["module.optimizer._target_=arpo.modules.muon.MuonWithAdamW"], "module.optimizer._target_"),
         ([], ["trainer=ddp"], "trainer.strategy: auto there"),

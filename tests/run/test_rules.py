@@ -33,9 +33,8 @@ STORE, TEACHER = rules.weights_fit_the_store, rules.the_teacher_reads_what_the_p
 
 def check(line: str, *chosen, **more) -> None:
     words = [word if "=" in word or word[0] in "~+" else f"experiment={word}" for word in line.split()]
-    check_rules(
-        compose("train", ["paths.run_dir=run", *words, *(f"{key}={value}" for key, value in more.items())]), chosen
-    )
+    words += [f"{key}={value}" for key, value in more.items()]
+    check_rules(compose("train", ["paths.run_dir=run", *words]), chosen)
 
 
 NO_STEPS = r"UIS1 learns from the rewards of steps, .* take env=recorded tasks="
@@ -43,10 +42,9 @@ REFUSED = [
     (TASKS, "smoke env.make_env._target_=arpo.envs.mine.My", r"environment mine cannot run: choose tasks for it, or"),
     (TASKS, "tasks=recorded", "the environment fake cannot run: .* such as tasks=fake, or env"),
     (TASKS, "env=recorded", "the environment recorded cannot run: .* such as tasks=recorded, or"),
-    *(
-        (CALLBACK, f"{name} ~callbacks.weight_sync", "no callback sends the policy .*weight_sync")
-        for name in ("arpo_miniwob", "offline_rs", "offline_dpo")
-    ),
+    (CALLBACK, "arpo_miniwob ~callbacks.weight_sync", "no callback sends the policy .*weight_sync"),
+    (CALLBACK, "offline_rs ~callbacks.weight_sync", "no callback sends the policy .*weight_sync"),
+    (CALLBACK, "offline_dpo ~callbacks.weight_sync", "no callback sends the policy .*weight_sync"),
     (METHOD, "smoke rollout.settings.group_size=1", "group_size=1 leaves nothing to compare an episode with"),
     (METHOD, "smoke method=ppo trainer=fsdp", r"ppo\.PPO needs a critic, which trainer=fsdp does"),
     (METHOD, "smoke method=gigpo preset=official", r"preset=official has .*GRPO, and .*GiGPO"),
@@ -145,9 +143,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over_and_only_its_own_checkpoi
         check("smoke", PLACE, **own)
 
 
-def test_stored_episodes_that_teach_nothing_or_are_too_few_to_compare_are_refused_before_a_warm_start(
-    tmp_path: Path,
-) -> None:
+def test_stored_episodes_that_teach_nothing_or_are_too_few_to_compare_are_refused_before_a_warm_start(tmp_path):
     store = TrajectoryStore(tmp_path / "trajectories")
     imitates, compares = (f"{name} source={tmp_path}" for name in ("offline_rs", "offline_kto"))
     store.write(make_trajectory("0/0/0", task_reward=0.0))
@@ -250,17 +246,14 @@ def test_a_key_that_a_preset_sets_for_another_choice_is_refused_by_the_name_of_t
         check_arguments(cfg, ("arpo.replay.",))
 
 
-PLACES = [("first", "replay"), ("second", "replay"), ("early", "iteration_axis")]
-
-
 def test_a_callback_of_one_s_own_has_a_place_by_name() -> None:
-    mine = [
-        f"+callbacks.{name}={{_target_:arpo.callbacks.progress.Progress,before:{place}}}" for name, place in PLACES
-    ]
+    places = {"first": "replay", "second": "replay", "early": "iteration_axis"}
+    made = "{_target_:arpo.callbacks.progress.Progress,before:"
+    mine = [f"+callbacks.{name}={made}{place}}}" for name, place in places.items()]
     cfg = compose("train", ["experiment=smoke", "paths.run_dir=run", *mine])
-    usual = [name for name in cfg.callbacks if name not in dict(PLACES)]
+    usual = [name for name in cfg.callbacks if name not in places]
     place_callbacks(cfg)
-    assert [name for name in cfg.callbacks if name not in dict(PLACES)] == usual
+    assert [name for name in cfg.callbacks if name not in places] == usual
     names = list(cfg.callbacks)
     assert names[names.index("replay") - 2 : names.index("replay") + 1] == ["first", "second", "replay"]
     assert names[0] == "early"

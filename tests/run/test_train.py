@@ -219,15 +219,9 @@ def test_a_process_that_torchrun_starts_again_does_not_hear_the_word_of_an_earli
 def test_a_rank_that_leaves_late_does_not_end_a_run_that_has_finished():
     """The session would end it, and Lightning would kill rank 0 for that: exit status 137, and `&&` breaks."""
     root = Path("/tmp") / secrets.token_hex(3)  # short, because sockets may lie in it
+    command = [sys.executable, "-m", "tests.run.late_rank", root]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.run.late_rank", root],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     assert done.returncode == 0, done.stderr

@@ -33,10 +33,8 @@ def entry_point(tmp_path, monkeypatch):
 
     def make(code: str) -> Path:
         script = tmp_path / "train.py"
-        script.write_text(
-            f"import sys\nfrom pathlib import Path\nroot = Path({str(tmp_path)!r})\n"
-            f"(root / 'called').write_text(' '.join(sys.argv[1:]))\n{code}"
-        )
+        imports = f"import sys\nfrom pathlib import Path\nroot = Path({str(tmp_path)!r})\n"
+        script.write_text(f"{imports}(root / 'called').write_text(' '.join(sys.argv[1:]))\n{code}")
         monkeypatch.setattr(sys, "argv", [str(script)])
         return tmp_path
 
@@ -167,12 +165,8 @@ def test_a_policy_that_is_there_is_not_made_again_and_a_failure_or_a_missing_one
 
 
 STUBBORN = """
-import os, signal, sys
-from pathlib import Path
 from arpo.run.warmstart import WarmStart
-root = Path(sys.argv[0]).parent
 if len(sys.argv) == 1:
-    import logging
     logging.basicConfig(level="INFO")
     WarmStart("warmstart_fake", "outputs").ensure(root / "policy")
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -186,9 +180,10 @@ signal.sigwait(signals)
 
 
 def program(tmp_path: Path, code: str, **options: Any) -> "subprocess.Popen[str]":
-    """Start a `train.py` with this code."""
+    """Start a `train.py` with this code, to which `root` is its folder."""
     script = tmp_path / "train.py"
-    script.write_text(code)
+    imports = "import logging, os, signal, sys, time\nfrom pathlib import Path\n"
+    script.write_text(f"{imports}root = Path(sys.argv[0]).parent\n{code}")
     return subprocess.Popen([sys.executable, script], env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, **options)
 
 
@@ -207,12 +202,9 @@ def test_sigint_to_the_run_alone_is_answered_at_once_and_ends_the_warm_start(tmp
 
 
 INTERRUPTED = """
-import logging, os, sys, time
-from pathlib import Path
 from omegaconf import OmegaConf
 from arpo.run.entry import explained
 from arpo.run.warmstart import WarmStart
-root = Path(sys.argv[0]).parent
 with explained(OmegaConf.create({"paths": {"run_dir": str(root / "run"), "output": str(root)}})):
     if len(sys.argv) == 1:
         WarmStart("warmstart_fake", "outputs").ensure(root / "policy")
@@ -238,12 +230,9 @@ def test_ctrl_c_in_a_warm_start_ends_in_a_sentence_and_leaves_no_child(tmp_path)
 
 
 TERMINATED = """
-import os, sys, time
-from pathlib import Path
 from arpo.run.build import compose
 from arpo.run.entry import explained
 from arpo.run.warmstart import write_source
-root = Path(sys.argv[0]).parent
 if len(sys.argv) == 1:
     words = [f"paths.output={root}", f"paths.run_dir={root}/run"]
     cfg = compose("train", ["experiment=warmstart_actions", *words])
@@ -263,12 +252,10 @@ def test_a_run_that_is_told_to_end_asks_the_warm_start_that_writes_its_recording
     assert not psutil.pid_exists(child)
 
 
-SLEEPS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-
-
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_process_that_does_not_end_is_killed_and_waited_for_after_its_graces_or_a_second_ctrl_c(interrupted):
-    process = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE)
+    sleeps = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     if interrupted:
@@ -283,7 +270,6 @@ def test_a_process_that_does_not_end_is_killed_and_waited_for_after_its_graces_o
 
 # --- policies that come with the code ---
 
-KNOWN = sorted(path.parent.name for path in SHIPPED.glob(f"*/{MADE}"))
 GIT = {"commit": "c0ffee", "dirty": False}
 
 
@@ -341,10 +327,8 @@ def unpack_beside(shipped_at, directory, meeting):
 
 def test_of_processes_that_start_at_once_one_unpacks_and_the_others_find_it(packed, tmp_path):
     context = multiprocessing.get_context("fork")
-    meeting = context.Barrier(3)
-    processes = [
-        context.Process(target=unpack_beside, args=(packed[1].parent, tmp_path / "runs", meeting)) for _ in range(3)
-    ]
+    given = (packed[1].parent, tmp_path / "runs", context.Barrier(3))
+    processes = [context.Process(target=unpack_beside, args=given) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -380,7 +364,7 @@ def test_only_a_finished_warm_start_of_committed_code_without_overrides_is_packe
     assert not (tmp_path / "again").exists()
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in SHIPPED.glob(f"*/{MADE}")))
 def test_what_comes_with_the_code_is_whole_and_small(name, tmp_path):
     assert sum(path.stat().st_size for path in (SHIPPED / name).iterdir()) <= 4e6
     unpack(name, tmp_path / "policy")

@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from arpo.run.build import compose
 from tests.run.forks import HEAVY, ROOT, Ended, Forks
 
-HANGS_S = 600.0
 STARTS = {"ray", "vllm"}
 """What is imported once something starts."""
 
@@ -131,7 +130,7 @@ def run(line: str, tmp_path: Path) -> Ended:
     """Run a command as a person does, every import included."""
     command = [sys.executable, *words_of(line, tmp_path)]
     env = environment() | {"PYTHONPROFILEIMPORTTIME": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=HANGS_S)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=600.0)
     imported = set(re.findall(r"^import time: .*\| +(\w+)$", done.stderr, re.MULTILINE))
     assert "hydra" in imported
     return Ended(done.returncode, done.stdout + done.stderr, HEAVY & imported)
@@ -163,8 +162,7 @@ def test_a_run_of_other_words_is_not_gone_on_with(tmp_path, light):
     cfg = compose("train", ["experiment=smoke", "paths.run_dir=run", f"paths.output={tmp_path / 'outputs'}"])
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True), encoding="utf-8")
     line = f"smoke seed=1 resume=auto hydra.run.dir={folder}"
-    ended = light.run(words_of(line, tmp_path))
-    check_refusal(ended, "seed: 0 there, 1 now", tmp_path)
+    check_refusal(light.run(words_of(line, tmp_path)), "seed: 0 there, 1 now", tmp_path)
 
 
 MORE = [pytest.param(*row, marks=pytest.mark.long) for row in LATE[3:-2]]

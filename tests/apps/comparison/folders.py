@@ -31,10 +31,8 @@ def write_run(root: Path, name: str, successes: Sequence[float], *, seed: int = 
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     (folder / "run.json").write_text(json.dumps({"starts": options.get("starts", [START])}))
     lines = [{"step": 0, "val/in_domain/success_rate": 0.25, "time/evaluation": 4.0}]
-    lines += [
-        {"step": step, "rollout/success_rate": success, "group/all_failed": 0.5, **options.get("metrics", {})}
-        for step, success in enumerate(successes, start=1)
-    ]
+    metrics = {"group/all_failed": 0.5, **options.get("metrics", {})}
+    lines += [{"step": step, "rollout/success_rate": success, **metrics} for step, success in enumerate(successes, 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for iteration, rates in options.get("evaluations", {}).items():
         write_evaluation(folder, iteration, rates)
@@ -87,9 +85,6 @@ STUDY_START = START | {
 
 
 def line_of(row: dict[str, str]) -> dict[str, Any]:
-    line = {
-        "step": int(row["iteration"]),
-        "rollout/success_rate": float(row["success"]),
-        "group/all_failed": float(row["all_failed"]),
-    }
+    line = {"step": int(row["iteration"]), "rollout/success_rate": float(row["success"])}
+    line["group/all_failed"] = float(row["all_failed"])
     return line | ({"replay/injected": float(row["injected"])} if row["arm"] == "ARPO" else {})

@@ -142,10 +142,8 @@ def test_the_arms_of_every_study_are_comparable(tmp_path, name):
 
 
 def test_what_a_study_is_about_is_no_obstacle_and_everything_else_is(tmp_path):
-    few, many, others = (
-        composed(tmp_path, "experiment=miniwob_small", *words)
-        for words in ([], ["tasks=miniwob_128"], ["tasks=miniwob_seeds"])
-    )
+    lists = ([], ["tasks=miniwob_128"], ["tasks=miniwob_seeds"])
+    few, many, others = (composed(tmp_path, "experiment=miniwob_small", *words) for words in lists)
     assert "different tasks (tasks.train.seeds" in obstacle(many, few)
     assert obstacle(many, few, subject="tasks.train.*") == ""
     assert "different tasks (tasks.train_seeds" in obstacle(many, others, subject="tasks.train.*")
@@ -170,10 +168,7 @@ def test_runs_of_several_commits_of_local_changes_or_of_unknown_commits_are_warn
 
 def runs_of_seeds(tmp_path, *configs):
     """Runs of the seeds 0, 1 and so on."""
-    return [
-        read_run(write_run(tmp_path, f"run{seed}", [0.5], seed=seed, config=config))
-        for seed, config in enumerate(configs)
-    ]
+    return runs(tmp_path, **{f"seed={seed}": config for seed, config in enumerate(configs)})
 
 
 def same(tmp_path, *configs) -> bool:
@@ -222,9 +217,7 @@ def test_what_says_how_fast_or_how_often_is_no_difference(tmp_path):
 
 def test_a_key_that_one_lacks_is_absent_there_and_of_places_that_follow_one_key_the_shortest_is_shown():
     assert differing([{"a": {"b": 1}}, {"a": {}}]) == {"a.b": ("1", ABSENT)}
-    trees = [
-        {"module": {"runtime": {"steps": steps}}, "rollout": {"steps": steps}, "other": steps} for steps in (6, 9)
-    ]
+    trees = [{"module": {"runtime": {"steps": n}}, "rollout": {"steps": n}, "other": n} for n in (6, 9)]
     assert list(merge_repeated(differing(trees))) == ["rollout.steps", "other"]
 
 

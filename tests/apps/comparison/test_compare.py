@@ -17,8 +17,7 @@ def run(tmp_path, successes=SUCCESSES, **options):
 def test_of_a_run_the_end_counts_and_what_was_not_measured_is_unknown(tmp_path):
     silent = run(tmp_path, evaluations={0: {"in_domain": 0.9}, 3: {"in_domain": 0.8}})
     assert measures.final(SUCCESS)(silent) == pytest.approx(0.3)  # (0.1 + 0.2 + 0.3 + 0.4 + 0.5) / 5
-    gap = run(tmp_path / "gap", [0.5, float("nan"), 0.5])
-    assert measures.final(SUCCESS)(gap) is None  # unknown, and not 0
+    assert measures.final(SUCCESS)(run(tmp_path / "gap", [0.5, float("nan"), 0.5])) is None  # unknown, and not 0
     assert measures.mean_of("replay/injected")(silent) is None
     assert measures.count_of("replay/injected")(silent) == 0.0
     assert measures.mean_of("group/all_failed")(silent) == 0.5
@@ -32,11 +31,8 @@ def test_a_run_without_iterations_has_no_curve_and_every_list_that_runs_were_eva
     offline = run(tmp_path, [], budget=4, evaluations={4: {"in_domain": 0.75}})
     found = {measure.key: measure.of(offline) for measure in measures.usual([offline])}
     assert found["evaluated_in_domain"] == 0.75
-    assert [found[key] for key in ("first_success", "final_success", "all_failed", "injected_per_iteration")] == [
-        None
-    ] * 4
-    lists = ("in_domain", "held_out")
-    runs = [run(tmp_path / name, evaluations={6: {name: 0.5}}) for name in lists]
+    assert {found[key] for key in ("first_success", "final_success", "all_failed", "injected_per_iteration")} == {None}
+    runs = [run(tmp_path / name, evaluations={6: {name: 0.5}}) for name in ("in_domain", "held_out")]
     keys = [measure.key for measure in measures.usual(runs, ["policy/entropy"])]
     assert keys[:4] == ["first_success", "final_success", "evaluated_in_domain", "evaluated_held_out"]
     assert keys[-1] == "policy/entropy"

@@ -87,19 +87,15 @@ def test_gpus_that_cannot_be_shared_out_have_no_plan():
 
 def test_a_run_that_fits_says_by_how_much_and_one_that_does_not_everything_that_is_too_small():
     assert PLAN.troubles() == []
-    assert PLAN.verdict() == (
-        "It fits: a training GPU has 2.0 GiB to spare, and 3 episodes of the longest kind fit into the KV cache at "
-        "once, of 8 environments."
-    )
+    fits = "It fits: a training GPU has 2.0 GiB to spare, and 3 episodes of the longest kind fit into the KV cache"
+    assert PLAN.verdict() == f"{fits} at once, of 8 environments."
     wrong = replace(PLAN, reserve_gib=1.0, cache_gib=4.0, serving=Serving(9.0, 0.0, 9.0, 1.0, -1.0, 0))
-    assert wrong.verdict() == (
-        "It does not fit: a training GPU needs 12.0 GiB and has 10.0: 2.0 GiB too little; a serving GPU has -1.0 GiB "
-        "for the KV cache, too little for one context of the longest trajectory."
-    )
+    trains = "a training GPU needs 12.0 GiB and has 10.0: 2.0 GiB too little"
+    serves = "a serving GPU has -1.0 GiB for the KV cache, too little for one context of the longest trajectory"
+    assert wrong.verdict() == f"It does not fit: {trains}; {serves}."
     beside = replace(PLAN, reserve_gib=1.0, serving=Serving(7.0, 2.5, 1.0, 1.0, 5.0, 3))  # a trainer at rest
-    assert beside.troubles() == [
-        "a serving GPU needs 10.5 GiB and has 10.0, because the engine's share is 7.0 and a trainer rests beside it"
-    ]
+    why = "because the engine's share is 7.0 and a trainer rests beside it"
+    assert beside.troubles() == [f"a serving GPU needs 10.5 GiB and has 10.0, {why}"]
     assert replace(beside, serving=Serving(6.0, 2.5, 1.0, 1.0, 4.0, 2)).troubles() == []
 
 
@@ -121,9 +117,8 @@ def test_what_an_engine_takes_is_read_from_its_arguments(words, share, kept):
 def test_only_settings_that_a_run_does_not_have_are_tried():
     alone = Layout("colocated", "single", gpus=1, nodes=1, engine_gpus=0)
     offered = candidates(compose("experiment=arpo_subset32", "model=qwen2_5_vl_7b", "layout=split"), PLAN)
-    assert not any(
-        setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
-    )
+    needless = ("model=", "model.policy.train_vision", "model.policy.grad")
+    assert not any(setting.startswith(needless) for setting in offered)
     assert "layout=colocated" in offered
     freezing = "model.policy.train_vision=false"
     assert freezing in candidates(compose("experiment=arpo_subset32"), PLAN)
@@ -131,10 +126,8 @@ def test_only_settings_that_a_run_does_not_have_are_tried():
     assert freezing not in candidates(adapters, PLAN)  # which leave the tower as it is
     selective = compose("experiment=arpo_subset32", "model.policy.gradient_checkpointing=selective")
     assert "model.policy.gradient_checkpointing=true" in candidates(selective, PLAN)
-    tiny = candidates(
-        compose("experiment=smoke", "engine=vllm"),
-        replace(PLAN, case=replace(PLAN.case, layout=alone), engine_gib=9.2),
-    )
+    beside = replace(PLAN, case=replace(PLAN.case, layout=alone), engine_gib=9.2)
+    tiny = candidates(compose("experiment=smoke", "engine=vllm"), beside)
     # What the trainer has no use for is left to an engine in its process; keys that the files lack are added.
     assert tiny[0] == "+engine.engine_args.gpu_memory_utilization=0.2"
     assert "+model.policy.gradient_checkpointing=true" in tiny
@@ -215,13 +208,12 @@ def test_a_critic_is_asked_about_every_step_before_an_update():
 
 
 SAMPLE = ("arpo_desktop", "offline_dpo", "warmstart_fake")
-EXPERIMENTS = choices_of("experiment")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "experiment",
-    [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.long) for name in EXPERIMENTS],
+    [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.long) for name in choices_of("experiment")],
 )
 def test_every_experiment_has_a_verdict_on_any_gpu(experiment, monkeypatch, capsys):
     simulated: list[Simulated] = []
@@ -234,8 +226,7 @@ def test_every_experiment_has_a_verdict_on_any_gpu(experiment, monkeypatch, caps
     monkeypatch.setattr(command, "simulate", once)
     for gpu in ("h100-80", "rtx4090-24"):
         status = main([f"experiment={experiment}", f"gpu={gpu}"])
-        verdict = ["It fits: ", "It does not fit: "][status]
-        assert verdict in capsys.readouterr().out
+        assert ["It fits: ", "It does not fit: "][status] in capsys.readouterr().out
 
 
 def test_a_run_from_stored_data_is_planned_with_the_reference_that_it_asks():

@@ -90,8 +90,7 @@ def test_attention_that_is_not_repeated_takes_no_time():
     flops = forward_flops(SHAPE, ADAPTERS, LONGEST)
     # One forward and a half, the backward, and the forward again, of which a frozen vision tower has no part.
     full = 1.5 * flops.forward + flops.language + 2 * flops.attention + flops.language + flops.attention
-    mfu = selective_mfu(0.3, case(ADAPTERS))
-    assert 0.3 / mfu == pytest.approx(1 - flops.attention / full)
+    assert 0.3 / selective_mfu(0.3, case(ADAPTERS)) == pytest.approx(1 - flops.attention / full)
 
 
 def test_the_busiest_rank_says_how_long_updates_and_their_offloading_take():
@@ -101,10 +100,9 @@ def test_the_busiest_rank_says_how_long_updates_and_their_offloading_take():
     # 16 trajectories of 3 sequences in two minibatches are 24; 7 ranks: 4 in a row, each a third of 700 TFLOP
     assert update_seconds(700e12, case(longest=WINDOWED, layout=SPLIT), mfu=0.35) == pytest.approx(2 * 4 * 2.0 / 3)
     # At 50 GB a second: moments once in a minibatch, the inputs of blocks of each sequence, both ways.
-    offloaded = Offloaded(optimizer=10e9, activations=15e9)
     for longest, layout, in_a_row in ((LONGEST, SPLIT, 2), (LONGEST, COLOCATED, 1), (WINDOWED, SPLIT, 4)):
         seconds = 2 * 2 * (10 + in_a_row * 15) / 50
-        assert offload_seconds(offloaded, case(longest=longest, layout=layout)) == pytest.approx(seconds)
+        assert offload_seconds(AWAY, case(longest=longest, layout=layout)) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +127,9 @@ def test_a_sync_takes_the_links_between_its_places(layout, fleet, seconds):
 def test_engines_that_sleep_beside_adapters_take_their_base_to_the_host_and_back():
     asleep = replace(WORK, sleeps=True)
     # 16 GB at 1.6 and at 8 GB a second
-    assert sleep_seconds(case(ADAPTERS, work=asleep, layout=COLOCATED), SPEEDS) == pytest.approx(10 + 2)
-    assert sleep_seconds(
-        case(ADAPTERS, work=asleep, layout=replace(COLOCATED, gpus_of_engine=2)), SPEEDS
-    ) == pytest.approx(6)
-    assert (
-        sleep_seconds(case(ALL, work=asleep, layout=COLOCATED), SPEEDS)
-        == sleep_seconds(case(ADAPTERS, work=WORK, layout=SPLIT), SPEEDS)
-        == 0
-    )
+    assert sleep_seconds(case(ADAPTERS, work=asleep), SPEEDS) == pytest.approx(10 + 2)
+    assert sleep_seconds(case(ADAPTERS, work=asleep, layout=PAIRS), SPEEDS) == pytest.approx(6)
+    assert sleep_seconds(case(work=asleep), SPEEDS) == sleep_seconds(case(ADAPTERS, layout=SPLIT), SPEEDS) == 0
 
 
 def test_the_allocators_cache_is_a_share_of_what_comes_and_goes():
@@ -175,6 +167,7 @@ def test_heads_may_be_wider_than_their_share_of_the_hidden_size_and_recurrent_la
 
 STORE, FILES = "weights in Ray's object store", "weights in the files of engines with several GPUs"
 SEEN, ASLEEP = "visual tokens of an update", "engines' weights while they sleep"
+CACHES = "engines and their picture caches"
 PAIRS = replace(COLOCATED, gpus_of_engine=2)
 AWAY = Offloaded(optimizer=10e9, activations=15e9)
 PICTURE = 2691 * 4 * 14 * 14 * 3 * 2 * 2  # tokens x patches x pixels x frames x bytes
@@ -188,13 +181,8 @@ HOST = [
     (FILES, {"layout": PAIRS, "weights": ADAPTERS}, {"fleet": True}, 0),
     (FILES, {}, {"fleet": True}, 0),
     # 8 engines of two episodes each, of 15 screenshots in bfloat16, or of the 5 that a response sees
-    ("engines and their picture caches", {}, {}, 8 * (3 * G + 2 * 15 * PICTURE)),
-    (
-        "engines and their picture caches",
-        {"longest": replace(LONGEST, image_window=5)},
-        {},
-        8 * (3 * G + 10 * PICTURE),
-    ),
+    (CACHES, {}, {}, 8 * (3 * G + 2 * 15 * PICTURE)),
+    (CACHES, {"longest": replace(LONGEST, image_window=5)}, {}, 8 * (3 * G + 10 * PICTURE)),
     ("moments of the optimizer, offloaded", {"layout": SPLIT}, {}, 7 * 10e9),
     ("activations, offloaded", {"layout": SPLIT}, {}, 7 * 15e9),
     # 256 trajectories of 15 screenshots of 2,691 tokens x 4 patches x 14 x 14 x 3 bytes

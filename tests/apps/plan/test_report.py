@@ -1,7 +1,7 @@
 """What helps a run that does not fit: settings alone, and the fewest together."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,8 +21,6 @@ LEFT = {
     "spent": {"parameters": 1.5},
 }
 """The share of each part that a setting leaves, the least loss first."""
-ENGINE = {"split"}
-"""Settings with which an engine fits."""
 
 
 def world(memory_gib: float, tried: list[Sequence[str]], *, serves: bool = True) -> Callable[[Sequence[str]], Plan]:
@@ -30,12 +28,11 @@ def world(memory_gib: float, tried: list[Sequence[str]], *, serves: bool = True)
         tried.append(tuple(settings))
         if "broken" in settings:
             return None
-        shares: list[Mapping[str, float]] = [LEFT.get(name, {}) for name in settings]
         peak = Counter({part: gib * GIB for part, gib in PARTS.items()})
-        for share in shares:
-            for part, left in share.items():
+        for name in settings:
+            for part, left in LEFT.get(name, {}).items():
                 peak[part] *= left
-        fits = serves or ENGINE.intersection(settings)
+        fits = serves or "split" in settings
         serving = Serving(1.0, 0.0, 1.0, 1.0, 1.0 if fits else -1.0, int(bool(fits)))
         case = replace(PLAN.case, gpu=replace(PLAN.case.gpu, memory_gib=memory_gib))
         return replace(PLAN, case=case, peak=peak, cache_gib=0.0, reserve_gib=0.0, serving=serving)
@@ -83,6 +80,5 @@ def test_sets_of_which_plans_are_made_are_few():
     def attempt(settings: Sequence[str]) -> Plan | None:
         return replace(usual(settings), reserve_gib=99.0) if settings else usual(settings)
 
-    start = replace(usual([]), reserve_gib=0.0)
-    advise(start, list(LEFT), attempt)
+    advise(replace(usual([]), reserve_gib=0.0), list(LEFT), attempt)
     assert len([settings for settings in tried if len(settings) > 1]) == MOST_ATTEMPTS

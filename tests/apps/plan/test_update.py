@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from arpo.modules.offload import OffloadedAdamW
 
 ROOT = Path(__file__).parents[3]
 PARAMETERS_7B = 8_292_166_656
+LONGEST = WorstCaseTrajectory(512, 4, 64, (112, 140), image_tokens=20)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,7 @@ def module(
 
 @cache
 def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
-    longest = WorstCaseTrajectory(512, 4, 64, (112, 140), image_tokens=20)
-    return simulate(module(path, **options), longest, strategy=strategy, ranks=ranks)
+    return simulate(module(path, **options), LONGEST, strategy=strategy, ranks=ranks)
 
 
 def test_one_process_holds_16_bytes_a_parameter_and_ddp_a_second_copy_of_the_gradients(tiny):
@@ -57,12 +56,9 @@ def test_one_process_holds_16_bytes_a_parameter_and_ddp_a_second_copy_of_the_gra
 
 
 def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations(tiny):
-    whole = WorstCaseTrajectory(512, 4, 64, (112, 140), image_tokens=20)
     selects = module(tiny, objective=GRPO(high_entropy_steps=0.8, correction="tis_token"))
-    usual, windowed = (
-        simulate(each, longest, strategy="single", ranks=1)
-        for each, longest in ((module(tiny), whole), (selects, replace(whole, image_window=2)))
-    )
+    usual = simulate(module(tiny), LONGEST, strategy="single", ranks=1)
+    windowed = simulate(selects, replace(LONGEST, image_window=2), strategy="single", ranks=1)
     # A sequence of the same length with two pictures instead of four, of which 64 tokens are trained and not 256.
     assert windowed.peak["activations"] < usual.peak["activations"]
     assert windowed.weights == usual.weights
@@ -111,18 +107,13 @@ def test_offloading_takes_the_inputs_of_the_blocks_and_selective_checkpointing_k
     assert len({each.offloaded for each in both}) == 1  # the inputs alone wait on the host
 
 
-@pytest.fixture(scope="module")
-def seven_billion() -> Iterator[Path]:
-    architecture = json.loads((ROOT / "arpo/models/shapes/qwen2_5_vl_7b.json").read_text())
-    with stand_in(architecture, 3136, 12_845_056) as path:
-        yield path
-
-
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion):
+def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint():
+    architecture = json.loads((ROOT / "arpo/models/shapes/qwen2_5_vl_7b.json").read_text())
     longest = WorstCaseTrajectory(4096, 1, 1024, (1920, 1080), image_tokens=2691)
-    found = simulate(module(seven_billion), longest, strategy="single", ranks=1)
+    with stand_in(architecture, 3136, 12_845_056) as path:
+        found = simulate(module(path), longest, strategy="single", ranks=1)
     assert found.weights.total == PARAMETERS_7B
     static = sum(found.peak[category] for category in ("parameters", "gradients", "optimizer"))
     # float32: 4 for the weight, 4 for its gradient, 8 for two moments

@@ -14,9 +14,8 @@ from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run.build import build, compose
 from arpo.run.choices import choices_of
 
-OTHER_DATA = ("warmstart", "offline")
-"""Beginnings of experiments that learn from data which is there before they begin."""
-EXPERIMENTS = [name for name in choices_of("experiment") if not name.startswith(OTHER_DATA)]
+EXPERIMENTS = [name for name in choices_of("experiment") if not name.startswith(("warmstart", "offline"))]
+"""Those that do not learn from data which is there before they begin."""
 PAPER = ("arpo_full", "arpo_subset32")
 
 
@@ -78,9 +77,8 @@ def test_the_paper_s_runs_are_played_with_their_own_parts(experiment):
     assert (cfg.model.policy.dtype, cfg.evaluation.protocol) == ("bfloat16", "standard")
     assert cfg.rollout.settings.group_size == 8
     names = {name for name, node in cfg.callbacks.items() if node is not None and node.get("_target_")}
-    assert names == {
-        name for name, node in composed(f"experiment={experiment}").callbacks.items() if node and node.get("_target_")
-    }
+    own = composed(f"experiment={experiment}").callbacks
+    assert names == {name for name, node in own.items() if node and node.get("_target_")}
 
 
 @pytest.mark.parametrize(
@@ -120,8 +118,7 @@ def test_an_engine_that_needs_gpus_is_replaced_and_changes_are_said_in_words(mon
 def test_the_pool_of_a_rehearsal_is_what_its_tiny_policy_learned_from():
     cfg = recast("experiment=dart_miniwob").cfg
     assert list(cfg.replay.pool.directories) == ["demonstrations"]  # beside the policy, which is "policy" here
-    school = compose("train", ["experiment=warmstart_fake"])
-    taught = {task.id for task in build(school.tasks.train)}
+    taught = {task.id for task in build(compose("train", ["experiment=warmstart_fake"]).tasks.train)}
     assert taught == {task.id for task in build(cfg.replay.pool.tasks)}
 
 

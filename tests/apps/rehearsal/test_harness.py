@@ -111,16 +111,10 @@ def test_a_process_that_outlives_its_run_is_found_and_ended(program, tmp_path, m
     assert not left.exists() or left.read_text().rpartition(") ")[2][0] == "Z"
 
 
-def left(run_dir: Path, *steps: int, checkpoints: tuple[int, ...] = (3,), **metrics: float | None) -> Path:
+def left(run_dir: Path, *steps: int, checkpoints: tuple[int, ...] = (3,)) -> Path:
     """A folder as a run leaves it, with iteration 0, which is the evaluation at the start."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    values = {
-        "train/grad_norm": 1.0,
-        "engine/logprob_gap_mean": 0.01,
-        "rollout/episodes": 16,
-        "replay/injected": 1,
-    } | metrics
-    values = {name.replace("__", "/"): value for name, value in values.items()}
+    values = {"train/grad_norm": 1.0, "engine/logprob_gap_mean": 0.01, "rollout/episodes": 16, "replay/injected": 1}
     lines = [{"step": 0}, *({"step": step} | values for step in steps)]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for iteration in checkpoints:
@@ -146,8 +140,7 @@ def test_a_run_whose_iterations_count_once_and_took_a_step_has_nothing_wrong(tmp
     metrics.write_text(text.replace("train/grad_norm", "train/other"))
     assert wrong(run_dir) == "no iteration took an optimizer step"
     for steps, counted in (((1, 3), "1, 3"), ((1, 2, 2, 3), "1, 2, 2, 3"), ((), "none")):
-        said = f"must have each of 3 iterations once, and has {counted}"
-        assert said in wrong(left(tmp_path / counted, *steps))
+        assert f"must have each of 3 iterations once, and has {counted}" in wrong(left(tmp_path / counted, *steps))
     metrics.write_text(text + '{"step": 4')
     assert len(iterations_of(run_dir)) == 3  # one in the making is none
     assert iterations_of(tmp_path / "nowhere") == []

@@ -7,12 +7,6 @@ from tests.apps.rehearsal.play import check_played
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory):
-    """One for all, because a tiny policy is made once for each prompt."""
-    return tmp_path_factory.mktemp("outputs")
-
-
 @pytest.mark.parametrize(("experiment", "size"), [("arpo_miniwob", 4), ("arpo_desktop32", 8), ("replay_ablation", 8)])
 def test_the_run_is_played_killed_and_played_to_its_end(experiment, size, output):
     check_played(experiment, output, episodes=3 * 2 * size)  # 3 iterations of 2 groups

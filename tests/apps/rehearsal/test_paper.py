@@ -7,12 +7,6 @@ from tests.apps.rehearsal.play import check_played, rehearse
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory):
-    """One for all, because a tiny policy is made once for each prompt."""
-    return tmp_path_factory.mktemp("outputs")
-
-
 @pytest.mark.parametrize("experiment", ["arpo_subset32", "arpo_full"])
 def test_the_paper_s_run_is_played_killed_and_played_to_its_end(experiment, output):
     check_played(experiment, output, episodes=48)  # 2 groups of 8 in each of 3 iterations

@@ -135,8 +135,7 @@ def small_run(run: Path) -> TrajectoryStore:
     second = [make_group(1, 0, 0.0, 0.0, 0.0, 0.0), make_group(1, 1, 1.0, 1.0, task_id="other/two/1")]
     store = write_run(run, [episode for group in [*first, *second] for episode in group])
     write_numbers(store, 0, first)
-    replayed = [second[0][0], first[0][3], *second[0][2:]]
-    write_numbers(store, 1, [replayed, second[1]], g0=1)
+    write_numbers(store, 1, [[second[0][0], first[0][3], *second[0][2:]], second[1]], g0=1)
     for name in ("eval-0", "eval-2"):
         for member in range(2):
             store.write(replace(make_episode(task_reward=float(member)), id=f"{name}/held_out/0/{member}"))
@@ -172,7 +171,8 @@ def address(out, hash=""):
 
 @contextmanager
 def served(site: Site) -> Iterator[str]:
-    """The address of a viewer that is served."""
+    """The address of a viewer that is written and served."""
+    site.write()
     with make_server(site, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

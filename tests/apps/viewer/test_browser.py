@@ -76,9 +76,8 @@ def test_where_episodes_part_is_marked_and_another_one_can_be_compared_with(page
     page.open(address(out, "#/a/group/0%2F0"))
     # compared with 0/0/0, a success: the failures act differently in their second step, the other success is the same
     assert page.texts(".forked") == ["acts differently", "acts differently"]
-    assert page.value(
-        "[...document.querySelectorAll('.member')].map((m) => m.querySelectorAll('.frame.fork').length)"
-    ) == [0, 1, 1, 0]
+    forks = "[...document.querySelectorAll('.member')].map((m) => m.querySelectorAll('.frame.fork').length)"
+    assert page.value(forks) == [0, 1, 1, 0]
     page.click(".member:nth-child(2) a.chip")
     page.until("location.hash.includes('ref=1')")
     page.until("document.querySelectorAll('.member:nth-child(2) .chip.ref').length === 1")
@@ -156,10 +155,8 @@ def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
     page.open(address(out, "#/a/episode/1%2F0/1/2?by=logprobs"))  # the second member, its second step
     page.click("[data-at='2']")
     page.until("document.querySelector('#numbers td')")
-    cells = page.value(
-        "Object.fromEntries([...document.querySelectorAll('#numbers tr')]"
-        ".map((row) => [row.dataset.name, +row.lastChild.innerText]))"
-    )
+    rows = "[...document.querySelectorAll('#numbers tr')].map((row) => [row.dataset.name, +row.lastChild.innerText])"
+    cells = dict(page.value(rows))
     at = int(update.offsets[1]) + 3 + 2
     values = {name: float(numbers[at]) for name, numbers in update.numbers.items()}
     assert {name: cells[name] for name in values} == pytest.approx(values, abs=1e-6)
@@ -201,9 +198,7 @@ def test_hostile_text_is_text(page, tmp_path):
     train = store.root / "train" / "iteration_000000.jsonl"
     whole = train.read_bytes()
     wrong = {"id": "0/0/8", "task_reward": EVIL, "__proto__": {"a": 1}}
-    train.write_bytes(
-        whole + whole[:300] + b"\n" + json.dumps(wrong).encode() + b"\n[" + b"NaN" * 3 + b"]\n" + whole[:200]
-    )
+    train.write_bytes(whole + whole[:300] + f"\n{json.dumps(wrong)}\n[NaNNaNNaN]\n".encode() + whole[:200])
     out = tmp_path / "view"
     Site([store.root.parent], out).write()
     shown = "group/0%2F0 episode/0%2F0/0/1 episode/0%2F0/0/2 episode/0%2F0/1/1 episode/0%2F0/2/1 iteration/0"
@@ -220,10 +215,8 @@ def test_hostile_text_is_text(page, tmp_path):
     assert "ends in a part of a record" in page.text("article")
     page.open(address(out, "#/a/episode/0%2F0/1/1"))  # 0/0/constructor stands before 0/0/0
     page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert (
-        page.value("document.querySelector('.said pre').textContent.length")
-        == len(long.encode("utf-16-le", "surrogatepass")) // 2
-    )
+    shown = page.value("document.querySelector('.said pre').textContent.length")
+    assert shown == len(long.encode("utf-16-le", "surrogatepass")) // 2
     page.open(address(out, "#/a/group/0%2F0"))
     page.until("document.querySelectorAll('.missing').length > 0")
 
@@ -232,8 +225,7 @@ def test_nothing_but_files_is_loaded_and_the_theme_follows_the_button(page, out)
     page.open(address(out))
     page.open(address(out, "#/a/group/0%2F0"))
     page.until("document.images.length > 0")
-    asked = page.value("window.asked")
-    assert {name.partition(":")[0] for name in asked} == {"file", "data"}
+    assert {name.partition(":")[0] for name in page.value("window.asked")} == {"file", "data"}
     page.open(address(out))
     before = page.value("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
@@ -283,9 +275,8 @@ def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
     page.click(".heat.difference .cell.down")
     page.until("document.querySelectorAll('.paired').length === 2")
     assert page.texts(".paired h2") == ["seed 0", "seed 1"]
-    assert page.value(
-        "[...document.querySelectorAll('.paired')].map((pair) => pair.querySelectorAll('.member').length)"
-    ) == [2, 2]
+    members = "[...document.querySelectorAll('.paired')].map((pair) => pair.querySelectorAll('.member').length)"
+    assert page.value(members) == [2, 2]
     assert page.texts(".paired .forked") == ["acts differently"]  # the failure of seed 1 does the same in both
     assert page.text(".crumbs") == "two runs › iteration 0"
 
@@ -334,13 +325,9 @@ def test_two_runs_of_many_tasks_are_paired_within_their_domains(page, wide):
 
 def test_a_page_of_somebody_else_cannot_read_the_data(page, tmp_path):
     write_run(tmp_path / "run", [make_episode()])
-    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
-    site.write()
-    with served(site) as root:
-        (tmp_path / "evil.html").write_text(
-            "<script>function arpoData(name) { window.stolen = name }</script>"
-            f'<script src="{root}/data/site.js"></script>'
-        )
+    with served(Site([tmp_path / "run"], tmp_path / "view", live=True)) as root:
+        thief = "<script>function arpoData(name) { window.stolen = name }</script>"
+        (tmp_path / "evil.html").write_text(f'{thief}<script src="{root}/data/site.js"></script>')
         page.send("Page.navigate", {"url": (tmp_path / "evil.html").as_uri()})
         page.until("location.protocol === 'file:' && document.readyState === 'complete'")
         assert page.value("window.stolen") is None
@@ -350,7 +337,6 @@ def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_pat
     episodes = make_group(0, 0, 1.0, 0.0, 0.0)
     store = write_run(tmp_path / "run", episodes[:1])
     site = Site([tmp_path / "run"], tmp_path / "view", live=True)
-    site.write()
     train = store.root / "train" / "iteration_000000.jsonl"
     with served(site) as root:
         page.open(f"{root}/#/a/group/0%2F0")
@@ -369,7 +355,6 @@ def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_pat
 def test_what_somebody_reads_stays_as_it_is_while_the_run_goes_on(page, tmp_path):
     store = write_run(tmp_path / "run", [make_episode("0/0/0")])
     site = Site([tmp_path / "run"], tmp_path / "view", live=True)
-    site.write()
     with served(site) as root:
         page.open(f"{root}/#/a/episode/0%2F0/0/1")
         page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")

@@ -65,9 +65,7 @@ def test_without_a_name_the_last_run_is_shown(tmp_path, monkeypatch, caplog):
 def base(tmp_path):
     write_run(tmp_path / "run", [make_episode()])
     (tmp_path / "run" / "trajectories" / "..odd.png").write_text("beside the screenshots")
-    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
-    site.write()
-    with served(site) as root:
+    with served(Site([tmp_path / "run"], tmp_path / "view", live=True)) as root:
         yield root
 
 

@@ -99,10 +99,8 @@ def test_a_record_of_another_shape_is_broken_and_the_others_are_read(store, chan
     path_of(store).write_text("\n".join([lines[0], wrong, "{", lines[1]]) + "\n")
     records = read(store)
     assert list(records.episodes) == ["0/0/0", "0/0/1"]
-    assert [(broken.file, broken.line) for broken in records.broken] == [
-        ("train/iteration_000000.jsonl", 2),
-        ("train/iteration_000000.jsonl", 3),
-    ]
+    file = "train/iteration_000000.jsonl"
+    assert [(broken.file, broken.line) for broken in records.broken] == [(file, 2), (file, 3)]
     assert records.broken[1].text == "{"
 
 
@@ -210,8 +208,7 @@ def test_records_of_updates_are_read_once_and_again_when_they_change(tmp_path):
     assert updates.records[0] is known
     assert [record.iteration for record in updates.records] == [0, 1]
     assert all(record.numbers == {} for record in updates.records)
-    whole = updates.whole(updates.records[1])
-    assert set(whole.numbers) == {"old_logprobs", "logprobs", "old_entropy", "entropy"}
+    assert set(updates.whole(updates.records[1]).numbers) == {"old_logprobs", "logprobs", "old_entropy", "entropy"}
     update_path(store.root, 0).write_bytes(b"half")
     updates.refresh()
     assert [broken.file for broken in updates.broken] == ["updates/iteration_000000.safetensors"]

@@ -32,19 +32,14 @@ def written(out):
     return {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 
 
-@pytest.fixture
-def make_trained(trained_group):  # noqa: F811
-    def make(number, *rewards, first):
-        group = trained_group(*rewards, first=first)
-        named = tuple(replace(t, id=f"0/{number}/{member}") for member, t in enumerate(group.trajectories))
-        return replace(group, trajectories=named)
-
-    return make
+def named(number, group):
+    members = tuple(replace(t, id=f"0/{number}/{member}") for member, t in enumerate(group.trajectories))
+    return replace(group, trajectories=members)
 
 
-def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, make_trained, tmp_path):  # noqa: F811
+def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, trained_group, tmp_path):  # noqa: F811
     """Advantages, log-probabilities and ratios of a group, computed once more from the record alone."""
-    groups = [make_trained(0, 1.0, 0.0, 0.0, first=0), make_trained(1, 0.0, 1.0, first=3)]
+    groups = [named(0, trained_group(1.0, 0.0, 0.0, first=0)), named(1, trained_group(0.0, 1.0, first=3))]
     module = make_module(minibatches=2, optimizer=partial(torch.optim.SGD, lr=0.05))
     module.measures_after = True
     before = make_module()
@@ -66,8 +61,7 @@ def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, ma
             record = store.load_screenshots(store.get(trajectory.id))
             assert numbers["old_logprobs"] == pytest.approx(sampled_logprobs(before, record), abs=1e-6, rel=1e-6)
             assert numbers["after_logprobs"] == pytest.approx(sampled_logprobs(module, record), abs=1e-6, rel=1e-6)
-            trainers = rows(module, "logprobs")[number, position]
-            assert numbers["logprobs"].tolist() == trainers.tolist()
+            assert numbers["logprobs"].tolist() == rows(module, "logprobs")[number, position].tolist()
             ratios += np.exp(numbers["logprobs"] - numbers["old_logprobs"]).tolist()
     assert sorted(ratios) == pytest.approx(sorted(module.last_update.ratios().tolist()), abs=1e-6)
 
@@ -79,11 +73,8 @@ def test_a_group_that_begins_with_the_replay_of_another_task_is_one_of_its_own_t
     write_numbers(store, 3, [[old[0], new[1]]], g0=0)
     Site([tmp_path], tmp_path / "view").write()
     index = index_of(tmp_path / "view")
-    tasks = {
-        key: index["tasks"][number][0]
-        for key, number in zip(index["groups"]["key"], index["groups"]["task"], strict=True)
-    }
-    assert tasks == {"0/0": "other", "3/0": "own"}
+    numbers = zip(index["groups"]["key"], index["groups"]["task"], strict=True)
+    assert {key: index["tasks"][number][0] for key, number in numbers} == {"0/0": "other", "3/0": "own"}
 
 
 def test_everything_that_is_written_once_is_written_again_only_where_it_changes(tmp_path):
@@ -96,12 +87,8 @@ def test_everything_that_is_written_once_is_written_again_only_where_it_changes(
     assert site.write()
     changed = {name for name, time in written(tmp_path / "view").items() if before.get(name) != time}
     group = index_of(tmp_path / "view")["groups"]
-    assert changed == {
-        f"data/a/g/{group['file'][group['key'].index('1/1')]}.js",
-        "data/a/t/train-1.js",
-        "data/a/index.js",
-        "data/site.js",
-    }
+    chunk = group["file"][group["key"].index("1/1")]
+    assert changed == {f"data/a/g/{chunk}.js", "data/a/t/train-1.js", "data/a/index.js", "data/site.js"}
 
 
 def test_a_chunk_stays_for_the_index_before_the_last_one_and_no_longer(tmp_path):
@@ -171,8 +158,7 @@ def test_of_two_runs_one_may_go_on_alone(tmp_path):
 
 
 def test_what_was_said_lies_beside_it_for_the_search(tmp_path):
-    members = make_group(3, 0, 1.0, 0.0)
-    store = write_run(tmp_path, members)
+    store = write_run(tmp_path, make_group(3, 0, 1.0, 0.0))
     site = Site([tmp_path], tmp_path / "view", live=True)
     site.write()
     texts = tmp_path / "view" / "data" / "a" / "t" / "train-3.js"
@@ -240,27 +226,18 @@ def test_the_index_has_curves_evaluations_and_the_last_start_of_a_run_as_far_as_
     (tmp_path / "metrics.jsonl").write_text(text)
     assert viewer.curves_of(read_folder(tmp_path)) == {"policy/entropy": [[1, 0.5], [2, 0.25]]}
     overall = {"success_rate": 0.5, "interval_low": 0.25, "interval_high": 0.75, "episodes": 8}
-    (tmp_path / "eval").mkdir()
-    (tmp_path / "eval" / "iteration_000010.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 1}}))
-    (tmp_path / "eval" / "iteration_000020.json").write_text("{")
-    (tmp_path / "eval" / "iteration_000030.json").write_text(
-        json.dumps({"held_out": {"overall": {"success_rate": 0.5}}})
-    )
+    judged = tmp_path / "eval"
+    judged.mkdir()
+    (judged / "iteration_000010.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 1}}))
+    (judged / "iteration_000020.json").write_text("{")
+    (judged / "iteration_000030.json").write_text(json.dumps({"held_out": {"overall": {"success_rate": 0.5}}}))
     (tmp_path / "results.json").write_text(json.dumps({"tasks": {"overall": overall, "lost": 0}}))
-    assert viewer.evaluations_of(read_folder(tmp_path)) == [
-        [10, "held_out", 0.5, 0.25, 0.75, 8, 1],
-        [0, "tasks", 0.5, 0.25, 0.75, 8, 0],
-    ]
-    starts = [
-        {"command": ["old.py"]},
-        {"command": ["train.py", "seed=1,2"], "git": {"commit": "abc"}, "status": "finished"},
-    ]
-    (tmp_path / "run.json").write_text(json.dumps({"starts": starts}))
-    assert viewer.origin_of(read_folder(tmp_path)) == [
-        ["command", "python train.py seed=1,2"],
-        ["commit", "abc"],
-        ["status", "finished"],
-    ]
+    rows = [[10, "held_out", 0.5, 0.25, 0.75, 8, 1], [0, "tasks", 0.5, 0.25, 0.75, 8, 0]]
+    assert viewer.evaluations_of(read_folder(tmp_path)) == rows
+    last = {"command": ["train.py", "seed=1,2"], "git": {"commit": "abc"}, "status": "finished"}
+    (tmp_path / "run.json").write_text(json.dumps({"starts": [{"command": ["old.py"]}, last]}))
+    origin = [["command", "python train.py seed=1,2"], ["commit", "abc"], ["status", "finished"]]
+    assert viewer.origin_of(read_folder(tmp_path)) == origin
 
 
 def test_the_model_is_found_from_where_the_run_was_started(tmp_path):
@@ -268,9 +245,8 @@ def test_the_model_is_found_from_where_the_run_was_started(tmp_path):
     run.mkdir(parents=True)
     model.mkdir(parents=True)
     (model / "tokenizer.json").touch()
-    (run / "config.yaml").write_text(
-        "model: {path: outputs/warm/policy}\nrollout: {settings: {success_threshold: 0.25}}\n"
-    )
+    text = "model: {path: outputs/warm/policy}\nrollout: {settings: {success_threshold: 0.25}}\n"
+    (run / "config.yaml").write_text(text)
     config = read_folder(run).config
     assert (viewer.threshold_of(config), viewer.model_of(config, run)) == (0.25, model)
 

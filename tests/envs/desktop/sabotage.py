@@ -7,8 +7,6 @@ from Xlib import X, display
 from Xlib.protocol import request
 d = display.Display(); r = d.screen().root
 """
-
-
 NAMED = "printf '\\377\\376) Z' > /proc/self/comm; while true; do sleep 0.1; done"
 """A program whose name is no text, and looks like what the kernel says behind a name."""
 

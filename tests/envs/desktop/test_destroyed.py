@@ -11,10 +11,8 @@ from tests.envs.desktops import editor_task, needs_desktop, one_and_others
 
 pytestmark = needs_desktop
 
-STRIKES_S = 30.0
-"""For so long a way to destroy a desktop may take until the first call that notices."""
-ACTS_S = 3.0
-"""For so long a desktop is judged again and again, while something is done to it."""
+STRIKES_S = 30.0  # for so long a way to destroy a desktop may take until the first call that notices
+ACTS_S = 3.0  # for so long a desktop is judged again and again, while something is done to it
 
 
 def launch(env, command):

@@ -1,6 +1,7 @@
 """Real desktops in Docker: the contract, resets, and faults, which are typed errors and never a reward."""
 
 import asyncio
+from contextlib import closing
 
 import pytest
 
@@ -8,25 +9,16 @@ from arpo.agent.actions import CallUser, Fail, Hotkey, TypeText, Wait
 from arpo.envs.contract import check_env
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.errors import EnvError
+from tests.envs.desktop.test_reset import TASK as TYPING
 from tests.envs.desktops import BREAKS, QUICK, editor_task, kill, needs_desktop, task
 from tests.envs.pool.support import make_pool, solve, with_pool
 
 pytestmark = needs_desktop
 
 
-@pytest.mark.parametrize("reset", ["in_place", "restart", "fresh"])
-def test_a_desktop_keeps_the_contract_however_it_is_reset(reset):
-    check_env(DockerDesktop(**QUICK, reset=reset), editor_task())
-
-
-def test_a_desktop_that_is_frozen_between_steps_keeps_the_contract():
-    check_env(DockerDesktop(**QUICK, pause=True), editor_task())
-
-
-def test_doing_nothing_scores_nothing(desktop):
-    desktop.reset(editor_task())
-    desktop.step(Wait())
-    assert desktop.evaluate() == 0.0
+@pytest.mark.parametrize("settings", [*({"reset": way} for way in ("in_place", "restart", "fresh")), {"pause": True}])
+def test_a_desktop_keeps_the_contract_however_it_is_reset_and_frozen_between_steps_too(settings):
+    check_env(DockerDesktop(**QUICK, **settings), editor_task())
 
 
 @pytest.mark.parametrize("action", [Fail(), CallUser()])
@@ -34,9 +26,8 @@ def test_giving_up_is_right_where_the_task_cannot_be_done_and_wrong_elsewhere(de
     desktop.reset(task(evaluator={"func": "infeasible"}))
     desktop.step(action)
     assert desktop.evaluate() == 1.0
-    desktop.reset(
-        task(evaluator={**editor_task().config["evaluator"], "expected": {"type": "rule", "rules": {"expected": ""}}})
-    )
+    nothing = {"type": "rule", "rules": {"expected": ""}}
+    desktop.reset(task(evaluator={**editor_task().config["evaluator"], "expected": nothing}))
     desktop.step(Wait())
     assert desktop.evaluate() == 1.0  # there is no such file, and that is what the task wants
     desktop.step(action)
@@ -56,13 +47,7 @@ def test_an_idle_episode_does_not_inherit_a_locked_solution(desktop):
 def test_a_long_text_of_many_scripts_is_typed_whole(desktop):
     # 700 characters, no two of the first 600 the same, and what the keyboard has between them
     text = "".join(chr(0x4E00 + 7 * i) for i in range(600)) + "λ a Я ü " * 12 + "end."
-    desktop.reset(
-        task(
-            config=[{"type": "launch", "parameters": {"command": "mousepad ~/typed.txt"}}],
-            windows=["typed.txt"],
-            evaluator={"func": "infeasible"},
-        )
-    )
+    desktop.reset(TYPING)
     desktop.step(TypeText(text))
     desktop.step(Hotkey(("ctrl", "s")))
     desktop.step(Wait())
@@ -72,15 +57,12 @@ def test_a_long_text_of_many_scripts_is_typed_whole(desktop):
 @pytest.mark.timeout(60)  # twice the deadlines of a step and an evaluation, and a start
 @pytest.mark.parametrize("fault", BREAKS)
 def test_a_fault_is_a_typed_error_and_no_hang(fault):
-    env = DockerDesktop(**QUICK)
-    try:
+    with closing(DockerDesktop(**QUICK)) as env:
         env.reset(editor_task())
         fault(env.machine.container.id)
         with pytest.raises(EnvError) as error:
             step_and_evaluate(env)
-        assert error.value.kind == "guest"
-    finally:
-        env.close()
+    assert error.value.kind == "guest"
 
 
 def step_and_evaluate(env):

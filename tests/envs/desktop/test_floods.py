@@ -19,32 +19,25 @@ from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop, one_a
 pytestmark = needs_desktop
 
 STEPS = 4
-CONNECTIONS = 700
-"""More than a desktop may have processes, and threads."""
-PAUSE_S = 0.1
-"""Between two rounds of a flood that goes on: it is to be wide, and this machine is the victim's too."""
+CONNECTIONS = 700  # more than a desktop may have processes, and threads
+PAUSE_S = 0.1  # between two rounds of a flood that goes on: it is to be wide, and this machine is the victim's too
 HEAD = b"POST /setup/upload HTTP/1.1\r\nHost: desktop\r\n"
 BODY = b"a" * 65536
-
-
+WRONG_SECRET = HEAD + b"Authorization: Bearer %032x\r\nContent-Length: 0\r\n\r\n"
+HANDSHAKE = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+ODD_HEAD = b"\r\n\r\n\xff\xfe \x00 Authorization:\r\nAuthorization: Bearer \xff\r\n: \r\n\r\n"
 FLOODS = {
     "silence": lambda number: repeat(b""),
     "headers that drip": lambda number: chain([HEAD + b"X-"], repeat(b"a")),
     "headers without end": lambda number: chain([HEAD], (b"X-%d: a\r\n" % line for line in count())),
     "one header without end": lambda number: chain([HEAD + b"X: "], repeat(BODY)),
     "bodies": lambda number: chain([HEAD + b"Content-Length: 268435456\r\n\r\n"], repeat(BODY)),
-    "a wrong secret": lambda number: repeat(
-        HEAD + b"Authorization: Bearer %032x\r\nContent-Length: 0\r\n\r\n" % number
-    ),
+    "a wrong secret": lambda number: repeat(WRONG_SECRET % number),
     "requests without a secret": lambda number: repeat(b"GET /screenshot HTTP/1.1\r\nHost: desktop\r\n\r\n"),
     "half of a head": lambda number: chain([HEAD, None], repeat(b"")),
-    "a handshake of TLS": lambda number: chain(
-        [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)], repeat(b"")
-    ),
+    "a handshake of TLS": lambda number: chain([HANDSHAKE], repeat(b"")),
     "lines without a carriage return": lambda number: chain([b"GET / HTTP/1.1\nHost: desktop\n\n"], repeat(b"\n")),
-    "heads of odd bytes": lambda number: repeat(
-        b"\r\n\r\n\xff\xfe \x00 Authorization:\r\nAuthorization: Bearer \xff\r\n: \r\n\r\n"
-    ),
+    "heads of odd bytes": lambda number: repeat(ODD_HEAD),
     "one byte, and an end by a reset": lambda number: iter([b"G"]),
     "nothing": lambda number: iter(()),
 }
@@ -127,8 +120,7 @@ for host in ("127.0.0.1", "127.1.2.3", "desktop", socket.gethostbyname(socket.ge
 
 @pytest.mark.parametrize("network", ["closed", "open"])
 def test_an_agent_that_floods_its_own_desktop_is_judged_as_ever(network):
-    env = DockerDesktop(**QUICK, network=network)
-    try:
+    with closing(DockerDesktop(**QUICK, network=network)) as env:
         env.reset(editor_task())
         env.machine.guest.launch(["python3", "-c", CALLS_FROM_INSIDE])
         for _ in range(STEPS):
@@ -138,8 +130,6 @@ def test_an_agent_that_floods_its_own_desktop_is_judged_as_ever(network):
         for action in env.solve():
             env.step(action)
         assert env.evaluate() == 1.0
-    finally:
-        env.close()
 
 
 @pytest.mark.parametrize("origin", ["host", "neighbour"])

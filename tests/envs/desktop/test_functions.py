@@ -1,9 +1,10 @@
 """Functions of the desktops: the guest's, in a home directory of their own, and what the environment makes of them."""
 
-import importlib.util
 import os
 import resource
+import runpy
 import subprocess
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,11 +19,7 @@ from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 from tests.envs.desktops import QUICK, editor_task, needs_desktop
 
 PROGRAM = Path(__file__).parents[3] / "docker" / "guest" / "functions.py"
-
-
-spec = importlib.util.spec_from_file_location("guest_functions", PROGRAM)
-guest = importlib.util.module_from_spec(spec)  # it is no part of the package
-spec.loader.exec_module(guest)
+guest = SimpleNamespace(**runpy.run_path(str(PROGRAM)))  # it is no part of the package
 
 
 @pytest.fixture
@@ -41,10 +38,10 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-def run(name, **arguments):
+def run(name, limit=None, **arguments):
     """What a call says, as the server of a guest would hear it; empty where it was done."""
     command = guest.command_line(name, arguments)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == bool(done.stderr), done
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -97,22 +94,12 @@ def test_a_replacement_may_not_make_a_file_of_any_size(home):
 
 def test_a_full_disk_leaves_a_file_as_it_was(home):
     """A limit on the size of files stands in for the disk: a write ends in the middle, too."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1000, 1000))
     (home / "a").write_text("a" * 50)
-    for name, arguments in (
-        ("mousepad.write", {"path": "a", "text": "b" * 2000}),
-        ("mousepad.replace", {"path": "a", "find": "a", "by": "b" * 40}),
-    ):
-        done = subprocess.run(
-            guest.command_line(name, arguments),
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 1
-        assert "File too large" in done.stderr
-        assert (home / "a").read_text(encoding="utf-8") == "a" * 50
+    assert "File too large" in run("mousepad.write", limit, path="a", text="b" * 2000)
+    assert (home / "a").read_text(encoding="utf-8") == "a" * 50
+    assert "File too large" in run("mousepad.replace", limit, path="a", find="a", by="b" * 40)
+    assert (home / "a").read_text(encoding="utf-8") == "a" * 50
 
 
 def test_folders_are_made_and_things_are_moved(home):
@@ -200,9 +187,6 @@ def test_a_guest_refuses_what_fits_no_function_whoever_asks(name, arguments, sai
     assert bool(guest.refusal(name, arguments)) == bool(said)
 
 
-# --- what the environment makes of it -------------------------------------------------------------------------------
-
-
 class GuestThatSays:
     """Notes what it is asked, and answers every call the same."""
 
@@ -260,9 +244,6 @@ def test_an_image_without_the_functions_of_the_prompt_is_refused_before_anybody_
     named.clear()
     with pytest.raises(ConfigError, match="build the image again"):
         check_functions(has, "mine")
-
-
-# --- a real desktop -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

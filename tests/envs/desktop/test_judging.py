@@ -12,6 +12,7 @@ from tests.envs.desktops import FULL, QUICK, editor_task, needs_desktop, needs_f
 
 PACKAGES = ".local/lib/python3.11/site-packages"
 KEPT = "/run/judge/home/user/eval.sh"
+pytestmark = needs_desktop
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +25,6 @@ def env():
 def guest(env):
     env.reset(editor_task())
     return env.guest
-
-
-pytestmark = needs_desktop
 
 
 WAYS = "bash eval.sh; bash ./eval.sh; bash /home/user/eval.sh; bash ~/eval.sh; bash $HOME/eval.sh; ~/eval.sh"
@@ -95,10 +93,8 @@ def test_a_program_of_a_check_may_do_what_the_user_may_and_has_a_group_of_its_ow
 
 @pytest.mark.parametrize("name", ["usercustomize.py", "sitecustomize.py", "json.py"])
 def test_python_of_a_check_runs_no_module_of_the_agent(guest, name):
-    forge = "print('forged')"
-    guest.execute(
-        f'cd ~; mkdir -p {PACKAGES}; for each in . {PACKAGES}; do echo "{forge}" > $each/{name}; done', shell=True
-    )
+    forge = f"for each in . {PACKAGES}; do echo \"print('forged')\" > $each/{name}; done"
+    guest.execute(f"cd ~; mkdir -p {PACKAGES}; {forge}", shell=True)
     guest.begin_judging()
     assert guest.execute(["python3", "-c", "import json; print(json.dumps(1))"]).output == "1\n"
 
@@ -154,9 +150,7 @@ def test_vlc_itself_answers_unless_it_serves_pages_of_the_user(full, mark):
     for settings, answers in (([], True), (["--http-src", "/home/user"], False)):
         full.reset(editor_task())
         full.guest.launch(["vlc", *settings])
-        assert poll_until(
-            lambda: ":1F90" in full.guest.execute("cat /proc/net/tcp /proc/net/tcp6", shell=True).output, 20
-        )
+        assert poll_until(lambda: ":1F90" in full.guest.execute("cat /proc/net/tcp*", shell=True).output, 20)
         if not answers:
             with pytest.raises(EnvError, match="404 vlc does not answer"):
                 full.guest.tunnel("vlc")
@@ -217,12 +211,10 @@ def test_a_program_that_goes_on_where_it_stands_still_turns_no_answer(guest):
     guest.launch(["python3", "-c", GOES_ON])
     assert poll_until(lambda: "timer_create" in guest.execute(["ps", "-ef"]).output, 5)
     guest.begin_judging()
-    said = set()
+    said, look = set(), '[ -z "$(ps aux | grep "[t]int2")" ] && echo gone || echo there'
     for _ in range(5):
         with suppress(HangingProgramError):
-            said.add(
-                guest.execute('[ -z "$(ps aux | grep "[t]int2")" ] && echo gone || echo there', shell=True).output
-            )
+            said.add(guest.execute(look, shell=True).output)
     assert said <= {"there\n"}
 
 

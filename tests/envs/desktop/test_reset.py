@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -32,17 +32,15 @@ def new_desktop():
 @pytest.fixture(scope="module")
 def fresh():
     """The first screenshot of a new container, and what it types."""
-    env = new_desktop()
-    yield first_moments(env)
-    env.close()
+    with closing(new_desktop()) as env:
+        yield first_moments(env)
 
 
 @pytest.fixture(scope="module")
 def desktop():
-    env = new_desktop()
-    env.reset(TASK)
-    yield env
-    env.close()
+    with closing(new_desktop()) as env:
+        env.reset(TASK)
+        yield env
 
 
 def first_moments(env):

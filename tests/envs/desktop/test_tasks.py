@@ -1,6 +1,7 @@
 """The task files of our desktops, without a desktop."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,37 +36,30 @@ def test_a_task_is_read_whole():
     assert found.solution[0] == Hotkey(("ctrl", "end"))
     assert not found.infeasible
     assert not found.any_check
-    assert read_task(task(evaluator={"func": "infeasible"}, solution=["click(start_box='(3,4)')"])).solution == (
-        Click(3, 4),
-    )
+    clicked = read_task(task(evaluator={"func": "infeasible"}, solution=["click(start_box='(3,4)')"]))
+    assert clicked.solution == (Click(3, 4),)
 
 
 RULE = {"type": "rule", "rules": {"expected": "x"}}
 FILE = {"type": "vm_file", "path": "x"}
+INFEASIBLE = {"func": "infeasible"}
+DANCE = {"type": "dance", "parameters": {}}
+
+
+def exact(**changes):
+    return {"evaluator": {"func": "exact_match", "result": FILE, "expected": RULE, **changes}}
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ({}, "'evaluator' must be an object with 'func', got None"),
-        (
-            {"evaluator": {"func": "infeasible"}, "config": [{"type": "dance", "parameters": {}}]},
-            r"config\[0\].type 'dance': known are",
-        ),
-        (
-            {"evaluator": {"func": "compare_table", "result": FILE, "expected": RULE}},
-            "func 'compare_table' is unknown",
-        ),
-        ({"evaluator": {"func": "exact_match", "result": {"type": "vlc"}, "expected": RULE}}, "needs a type of"),
-        (
-            {"evaluator": {"func": "exact_match", "result": FILE, "expected": {"type": "cloud_file"}}},
-            "must have the type",
-        ),
-        ({"evaluator": {"func": ["exact_match"], "result": [FILE, FILE], "expected": [RULE]}}, "differ in length"),
-        (
-            {"evaluator": {"func": "infeasible"}, "solution": ["jump()"]},
-            r"solution 'jump\(\)' is neither an action nor window",
-        ),
+        ({"evaluator": INFEASIBLE, "config": [DANCE]}, r"config\[0\].type 'dance': known are"),
+        (exact(func="compare_table"), "func 'compare_table' is unknown"),
+        (exact(result={"type": "vlc"}), "needs a type of"),
+        (exact(expected={"type": "cloud_file"}), "must have the type"),
+        (exact(func=["exact_match"], result=[FILE, FILE], expected=[RULE]), "differ in length"),
+        ({"evaluator": INFEASIBLE, "solution": ["jump()"]}, r"solution 'jump\(\)' is neither an action nor window"),
     ],
 )
 def test_a_broken_task_is_named_with_its_key(config, said):
@@ -83,11 +77,6 @@ def test_metrics_and_results_have_the_names_of_osworld():
     assert not include("a cow", {"include": ["cat"]})
 
 
-class GuestThatSaysX:
-    def execute(self, command, *, shell):
-        return Execution("x", "", 0)
-
-
 @pytest.mark.parametrize(("conj", "reward"), [("and", 0.0), ("or", 1.0)])
 def test_of_two_checks_one_holds(conj, reward):
     evaluator = {
@@ -96,7 +85,8 @@ def test_of_two_checks_one_holds(conj, reward):
         "expected": [RULE, {"type": "rule", "rules": {"expected": "y"}}],  # the guest says x
         "conj": conj,
     }
-    assert run_checks(read_task(task(evaluator=evaluator)), GuestThatSaysX()) == reward
+    guest = SimpleNamespace(execute=lambda command, *, shell: Execution("x", "", 0))
+    assert run_checks(read_task(task(evaluator=evaluator)), guest) == reward
 
 
 def test_a_file_that_no_desktop_can_do_is_refused_when_it_is_loaded(tmp_path, monkeypatch):

@@ -77,9 +77,8 @@ def test_the_secret_is_in_no_memory_and_no_file_that_the_agent_can_read(desktop)
 
 
 def test_the_scan_finds_what_is_there(desktop):
-    desktop.machine.guest.launch(
-        ["sh", "-c", "export TOKEN=open-sesame-4711; printf sesame-open-1147 > ~/a; exec sleep 100"]
-    )
+    shown = "export TOKEN=open-sesame-4711; printf sesame-open-1147 > ~/a; exec sleep 100"
+    desktop.machine.guest.launch(["sh", "-c", shown])
     assert any("/environ" in path or "/mem" in path for path in scan(desktop, "open-sesame-4711")[1])
     assert any(path.endswith("/user/a") for path in scan(desktop, "sesame-open-1147")[1])
 

@@ -32,8 +32,7 @@ from arpo.errors import EnvError
 from arpo.types import Observation
 
 SCREEN = (1280, 720)
-PAUSE_S = 0.05
-"""Between two bytes of an answer that drips: every read succeeds, long before any timeout of its own."""
+PAUSE_S = 0.05  # between two bytes of an answer that drips: every read succeeds, long before any timeout of its own
 FLOOD = bytes(2**16)
 
 Lie = Callable[[socket.socket], object]
@@ -45,8 +44,7 @@ class Attack:
 
     what: str
     call: Callable[[str, float], object]
-    lie: Lie | str
-    """What a server does with a connection; or what a browser does, in Python."""
+    lie: Lie | str  # what a server does with a connection; or what a browser does, in Python
     is_answer: bool = False
 
 
@@ -147,6 +145,7 @@ CHUNKED = head("Transfer-Encoding: chunked")
 OF_A_GIGABYTE = head(f"Content-Length: {2**30}")
 WITHOUT_LENGTH = head("Connection: close")
 DEEP = b"[" * 100_000
+LONG_TEXT = b"a" * (2**22 - 40) + "😀".encode()
 
 
 def many(record: bytes, size: int) -> bytes:
@@ -191,9 +190,7 @@ SERVERS: tuple[Attack, ...] = (
     Attack("an output that is missing", execute, says(b"{}")),
     Attack("a return code of 5000 digits", execute, says(b'{"output": "", "returncode": 1' + b"0" * 5000 + b"}")),
     Attack("text that is no UTF-8", execute, says(b'{"output": "\xff"}')),
-    Attack(
-        "4 MiB of text", execute, says(b'{"output": "' + b"a" * (2**22 - 40) + "😀".encode() + b'"}'), is_answer=True
-    ),
+    Attack("4 MiB of text", execute, says(b'{"output": "' + LONG_TEXT + b'"}'), is_answer=True),
     Attack("DevTools: endless tabs", tabs, floods(CHUNKED, b"10000\r\n" + b" " * 2**16 + b"\r\n")),
     Attack("DevTools: as many tabs as fit", tabs, says(many(b'{"id":""}', 2**20 - 20)), is_answer=True),
     Attack("DevTools: an address that is a number", tabs, says(b'[{"id": "1", "type": "page", "url": 7}]')),

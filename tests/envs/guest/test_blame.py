@@ -14,34 +14,23 @@ def test_a_score_counts(score):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "kind"),
+    ("outcome", "error", "kind"),
     [
-        ({"reply": {"score": math.nan}}, "result"),
-        ({"reply": {"score": 1.5}}, "result"),
-        ({"reply": {"score": "1"}}, "result"),
-        ({"reply": {"error": "result", "message": "KeyError"}}, "result"),
-        ({"reply": {"error": "destroyed", "message": "the disk is full"}}, "destroyed"),
-        ({"ended": "status -9", "starved": False}, "excess"),
+        ({"reply": {"score": math.nan}}, BlamedError, "result"),
+        ({"reply": {"score": 1.5}}, BlamedError, "result"),
+        ({"reply": {"score": "1"}}, BlamedError, "result"),
+        ({"reply": {"error": "result", "message": "KeyError"}}, BlamedError, "result"),
+        ({"reply": {"error": "destroyed", "message": "the disk is full"}}, BlamedError, "destroyed"),
+        ({"ended": "status -9", "starved": False}, BlamedError, "excess"),
+        ({"reply": {"error": "guest", "message": "no answer"}}, EnvError, "guest"),
+        ({"reply": {"error": "slow", "message": "no core"}}, EnvError, "evaluate"),
+        ({"reply": {"error": "package", "message": "easyocr"}}, EnvError, "evaluate"),
+        ({"reply": {"error": "request", "message": "KeyError"}}, EnvError, "evaluate"),
+        ({"ended": "status -9", "starved": True}, EnvError, "evaluate"),
     ],
 )
-def test_what_an_agent_can_cause_is_its_zero(outcome, kind):
-    with pytest.raises(BlamedError) as error:
+def test_what_an_agent_can_cause_is_its_zero_and_what_none_can_is_void(outcome, error, kind):
+    with pytest.raises(error) as caught:
         score_of(outcome)
-    assert error.value.kind == kind
-    assert isinstance(error.value, DesktopDestroyedError) == (kind == "destroyed")
-
-
-@pytest.mark.parametrize(
-    ("outcome", "kind"),
-    [
-        ({"reply": {"error": "guest", "message": "no answer"}}, "guest"),
-        ({"reply": {"error": "slow", "message": "no core"}}, "evaluate"),
-        ({"reply": {"error": "package", "message": "easyocr"}}, "evaluate"),
-        ({"reply": {"error": "request", "message": "KeyError"}}, "evaluate"),
-        ({"ended": "status -9", "starved": True}, "evaluate"),
-    ],
-)
-def test_what_no_agent_can_cause_is_void(outcome, kind):
-    with pytest.raises(EnvError) as error:
-        score_of(outcome)
-    assert error.value.kind == kind
+    assert caught.value.kind == kind
+    assert isinstance(caught.value, DesktopDestroyedError) == (kind == "destroyed")

@@ -6,15 +6,8 @@ import time
 
 import pytest
 
-from arpo.envs.guest.client import (
-    ALIVE_POLL_S,
-    GET_PAUSE_S,
-    CallResult,
-    Deadlines,
-    Execution,
-    Guest,
-    HangingProgramError,
-)
+from arpo.envs.guest import client
+from arpo.envs.guest.client import CallResult, Deadlines, Execution, Guest, HangingProgramError
 from arpo.envs.guest.transport import Answer, BrokenConnectionError
 from arpo.errors import DesktopDestroyedError, EnvError
 from tests.envs.osworld.guest import running_guest
@@ -97,7 +90,7 @@ def test_a_second_attempt_has_only_the_time_that_the_first_one_left():
     guest._transport = Recording(breaks=True)
     guest.check_health()
     first_s, second_s = guest._transport.limits
-    assert second_s <= first_s - GET_PAUSE_S
+    assert second_s <= first_s - client.GET_PAUSE_S
 
 
 @pytest.mark.parametrize("status", [401, 500])
@@ -200,4 +193,4 @@ def test_the_engine_is_asked_less_often_than_the_guest(server, guest):
     began = time.monotonic()
     guest.wait_until_healthy(lambda: asked_engine_at.append(time.monotonic()) or True)
     assert len(server.asked) == 20
-    assert 1 <= len(asked_engine_at) <= 1 + (time.monotonic() - began) / ALIVE_POLL_S
+    assert 1 <= len(asked_engine_at) <= 1 + (time.monotonic() - began) / client.ALIVE_POLL_S

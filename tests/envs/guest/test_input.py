@@ -1,26 +1,12 @@
 """Actions as events: what a guest plays for each of them."""
 
-import importlib.util
+import runpy
 from pathlib import Path
 
 import pytest
 
-from arpo.agent.actions import (
-    Call,
-    CallUser,
-    Click,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
+from arpo.agent.actions import Click, Drag, Hotkey, Hover, KeyDown, KeyUp, Press, Scroll, TypeText, Wait
 from arpo.agent.keys import NAMED_KEYS
 from arpo.envs.guest.input import to_events
 
@@ -39,7 +25,7 @@ def events(action):
         (Click(3, 4, button="right"), [("move", 3, 4), ("button_down", 3), ("button_up", 3)]),
         (Click(3, 4, button="middle"), [("move", 3, 4), ("button_down", 2), ("button_up", 2)]),
         (Hover(3, 4), [("move", 3, 4)]),
-        (Call("f", {"text": "a"}), []),
+        (actions.Call("f", {"text": "a"}), []),
         (Scroll("up"), [("button_down", 4), ("button_up", 4)] * 5),
         (Scroll("down", 3, 4), [("move", 3, 4), *[("button_down", 5), ("button_up", 5)] * 5]),
         (Press("enter"), [("key_down", "enter"), ("key_up", "enter")]),
@@ -49,9 +35,9 @@ def events(action):
         (TypeText("a λ\r\nb\x07"), [("text", "a λ\nb")]),
         (TypeText(""), []),
         (Wait(), [("sleep", 2.0)]),
-        (Finished("all of it"), []),
-        (CallUser(), []),
-        (Fail(), []),
+        (actions.Finished("all of it"), []),
+        (actions.CallUser(), []),
+        (actions.Fail(), []),
     ],
     ids=repr,
 )
@@ -86,7 +72,4 @@ def test_what_no_mouse_and_no_keyboard_can_do_is_refused(action):
 
 def test_the_guest_knows_every_key_that_an_agent_can_press():
     path = Path(__file__).parents[3] / "docker" / "guest" / "keys.py"
-    spec = importlib.util.spec_from_file_location("guest_keys", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert set(module.KEYSYMS) == set(NAMED_KEYS)
+    assert set(runpy.run_path(str(path))["KEYSYMS"]) == set(NAMED_KEYS)

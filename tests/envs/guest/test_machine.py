@@ -16,17 +16,12 @@ def start(engine, start_s=5.0):
     return Machine(SPEC, server_port=5000, deadlines=deadlines, probe=Guest.screenshot, containers=lambda: engine)
 
 
-def test_a_machine_is_healthy_when_it_is_there(engine):
-    machine = start(engine)
-    assert machine.guest.screenshot()
-    assert machine.address(5000) == engine.guest.address
-
-
 def test_after_a_restart_the_guest_is_asked_on_its_new_port(engine):
     machine = start(engine)
     before = machine.address(5000)
+    assert before == engine.guest.address
     machine.restart()
-    assert machine.address(5000) != before
+    assert machine.address(5000) == engine.guest.address != before
     machine.guest.execute(["echo", "here"])
     assert engine.guest.executed == [["echo", "here"]]
     assert len(engine.machines) == 1
@@ -34,6 +29,7 @@ def test_after_a_restart_the_guest_is_asked_on_its_new_port(engine):
 
 def test_another_container_takes_the_place_of_the_first_one(engine):
     machine = start(engine)
+    assert machine.guest.screenshot()
     machine.replace(SPEC)
     assert engine.removed == engine.machines[:1]
     assert machine.container is engine.machines[1]

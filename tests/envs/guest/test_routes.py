@@ -253,9 +253,8 @@ def test_text_of_the_fast_way_and_of_pyautogui_can_be_mixed(clean):
     clean.post("/action", json={"events": [["text", "Aa1!<>\\ ü λ é€"]]})
     assert execute(clean, ["python", "-c", f"import pyautogui; pyautogui.write('<{many}')"])["returncode"] == 0
     clean.post("/action", json={"events": [["text", "é€漢"]]})
-    clean.post(
-        "/action", json={"events": [["key_down", "ctrl"], ["key_down", "s"], ["key_up", "s"], ["key_up", "ctrl"]]}
-    )
+    save = [["key_down", "ctrl"], ["key_down", "s"], ["key_up", "s"], ["key_up", "ctrl"]]
+    clean.post("/action", json={"events": save})
     wait_for(lambda: clean.post("/file", data={"file_path": "~/mixed.txt"}).is_success)
     assert clean.post("/file", data={"file_path": "~/mixed.txt"}).content.decode() == f"Aa1!<>\\ ü λ é€<{many}é€漢"
 
@@ -292,24 +291,21 @@ def test_a_reset_renews_what_the_user_has_locked_wherever_it_lies(guest):
     assert execute(guest, look, shell=True)["output"] == before
 
 
-def test_a_reset_that_cannot_remove_something_says_so(guest):
+@pytest.mark.parametrize(
+    ("change", "undo", "said"),
+    [
+        ("mkdir ~user/foreign && touch ~user/foreign/a", "rm -r ~user/foreign", ["foreign"]),
+        ("sed -i '$ a # another' {0}", "sed -i '$ d' {0}", ["not as it was when it was new", ".bashrc"]),
+    ],
+    ids=["what it cannot remove", "what is not as it was when it was new"],
+)
+def test_a_reset_that_cannot_renew_something_says_so(guest, change, undo, said):
     container = execute(guest, "hostname")["output"].strip()
-    run_as_root(container, "mkdir ~user/foreign && touch ~user/foreign/a")
+    run_as_root(container, change.format("/etc/skel/.bashrc"))
     answer = guest.post("/setup/reset")
     assert answer.status_code == 500
-    assert "foreign" in answer.json()["message"]
-    run_as_root(container, "rm -r ~user/foreign")
-    assert guest.post("/setup/reset").status_code == 200
-
-
-def test_a_desktop_that_is_not_as_it_was_when_it_was_new_is_refused(guest):
-    container = execute(guest, "hostname")["output"].strip()
-    run_as_root(container, "sed --in-place '$ a # another one' /etc/skel/.bashrc")
-    answer = guest.post("/setup/reset")
-    assert answer.status_code == 500
-    assert "not as it was when it was new" in answer.json()["message"]
-    assert ".bashrc" in answer.json()["message"]
-    run_as_root(container, "sed --in-place '$ d' /etc/skel/.bashrc")
+    assert all(word in answer.json()["message"] for word in said)
+    run_as_root(container, undo.format("/etc/skel/.bashrc"))
     assert guest.post("/setup/reset").status_code == 200
 
 

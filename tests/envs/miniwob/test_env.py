@@ -1,4 +1,3 @@
-import contextlib
 import io
 import os
 import re
@@ -8,6 +7,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import psutil
@@ -18,16 +18,10 @@ from PIL import Image
 from arpo.agent.actions import Click, Drag, Hotkey, KeyDown, Press, Scroll, TypeText, Wait
 from arpo.envs.contract import check_env, check_episode
 from arpo.envs.miniwob import env as env_module
+from arpo.envs.miniwob import tasks as tasks_module
 from arpo.envs.miniwob.env import FIRST_SCREENS, MiniWobEnv
 from arpo.envs.miniwob.tab import DESKTOP_COLOUR, Geometry
-from arpo.envs.miniwob.tasks import (
-    known_pages,
-    miniwob_sample,
-    miniwob_shares,
-    miniwob_task,
-    miniwob_tasks,
-    pages_directory,
-)
+from arpo.envs.miniwob.tasks import known_pages, miniwob_sample, miniwob_shares, miniwob_task, miniwob_tasks
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.browser import chromium_is_missing, needs_chromium
@@ -50,17 +44,20 @@ def one_browser():
     if chromium_is_missing():
         yield
         return
-    keeper = MiniWobEnv()
-    keeper.reset(miniwob_task("click-test", 1))
-    yield
-    keeper.close()
+    with closing(MiniWobEnv()) as keeper:
+        keeper.reset(miniwob_task("click-test", 1))
+        yield
 
 
 @pytest.fixture
-def env():
-    env = MiniWobEnv()
-    yield env
-    env.close()
+def make():
+    with ExitStack() as envs:
+        yield lambda **settings: envs.enter_context(closing(MiniWobEnv(**settings)))
+
+
+@pytest.fixture
+def env(make):
+    return make()
 
 
 def picture(png: bytes) -> Image.Image:
@@ -79,18 +76,14 @@ def click_on(env: MiniWobEnv) -> None:
         env.step(Click(1, 1))
 
 
-# Tasks and settings: no browser.
-
-
 def test_the_wheel_has_the_registered_pages_and_five_more_and_a_task_is_one_with_a_seed():
-    found = {path.stem for path in pages_directory().glob("*.html")}
+    found = {path.stem for path in tasks_module.pages_directory().glob("*.html")}
     others = {"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says"}
     assert len(known_pages()) == 125
     assert found - set(known_pages()) == others
     tasks = miniwob_tasks(["click-test", "enter-text"], [3, 4])
-    assert [each.id.removeprefix("miniwob/") for each in tasks] == [
-        *("click-test/3", "click-test/4", "enter-text/3", "enter-text/4")
-    ]
+    named = [each.id.removeprefix("miniwob/") for each in tasks]
+    assert named == ["click-test/3", "click-test/4", "enter-text/3", "enter-text/4"]
     assert tasks[0] == Task("miniwob/click-test/3", "", "click-test", {"page": "click-test", "seed": 3})
 
 
@@ -158,9 +151,6 @@ def test_screen_and_page_coordinates_are_each_others_inverse():
     assert geometry.to_screen(900, 900) == (639.0, 479.0)
 
 
-# One page.
-
-
 @browser
 def test_the_environment_keeps_the_contract(env):
     check_env(env, miniwob_task("click-button", 1))
@@ -174,13 +164,12 @@ def test_the_instruction_comes_from_the_page(env):
 
 
 @browser
-def test_the_same_seed_gives_the_same_screen_in_another_tab_and_another_seed_does_not(env):
+def test_the_same_seed_gives_the_same_screen_in_another_tab_and_another_seed_does_not(env, make):
     first = env.reset(miniwob_task("click-option", 1))
-    other = MiniWobEnv(viewport=(168, 210), screen=(168, 210))
+    other = make(viewport=(168, 210), screen=(168, 210))
     again = other.reset(miniwob_task("click-option", 1))
     assert again == first
     assert other.reset(miniwob_task("click-option", 2)).screenshot != first.screenshot
-    other.close()
 
 
 @browser
@@ -226,26 +215,24 @@ def test_waiting_lets_virtual_time_pass_and_thinking_does_not(env):
 
 
 @browser
-def test_a_screen_around_the_page_moves_every_coordinate():
-    env = MiniWobEnv(screen=(640, 480), viewport=(160, 210), scale=2.0)
+def test_a_screen_around_the_page_moves_every_coordinate(make):
+    env = make(screen=(640, 480), viewport=(160, 210), scale=2.0)
     screen = picture(env.reset(miniwob_task("click-color", 1)).screenshot)
     assert screen.size == (640, 480)
     assert screen.getpixel((5, 5)) == DESKTOP_COLOUR
     assert screen.getpixel((320, 40)) == (255, 255, 0)  # the page's yellow instruction box
     assert not env.step(Click(5, 5)).terminated
     assert solve(env) == 1.0
-    env.close()
 
 
 @browser
-def test_no_reward_clock_or_trace_of_a_click_is_visible():
-    env = MiniWobEnv(screen=(400, 420), viewport=(400, 420))  # wide enough for MiniWoB++'s own displays
+def test_no_reward_clock_or_trace_of_a_click_is_visible(make):
+    env = make(screen=(400, 420), viewport=(400, 420))  # wide enough for MiniWoB++'s own displays
     first = env.reset(miniwob_task("click-test-2", 1))
     beside = picture(first.screenshot).crop((160, 0, 400, 420))
     assert len(beside.getcolors()) == 1
     after = env.step(Click(150, 200)).observation  # an empty place: MiniWoB++ would draw a blue disc
     assert after.screenshot == first.screenshot
-    env.close()
 
 
 @browser
@@ -255,9 +242,6 @@ def test_the_solvable_pages_are_those_with_a_script_and_others_say_so(env):
     assert set(DEMO_PAGES) <= set(SOLVABLE_PAGES)
     with pytest.raises(ConfigError, match="no scripted solution for 'tic-tac-toe'"):
         env.solve()
-
-
-# Input.
 
 
 @browser
@@ -275,8 +259,8 @@ def test_text_arrives_as_typed_also_where_the_page_listens_to_keys(env):
 
 
 @browser
-def test_copy_and_paste_stay_inside_the_tab(env):
-    other = MiniWobEnv()
+def test_copy_and_paste_stay_inside_the_tab(env, make):
+    other = make()
     for each, word in ((env, "one"), (other, "two")):
         each.reset(miniwob_task("login-user", 1))
         each.step(next(iter(each.solve())))
@@ -288,7 +272,6 @@ def test_copy_and_paste_stay_inside_the_tab(env):
         each.step(Hotkey(("ctrl", "v")))
     assert env.look_up("document.querySelector('#username').value") == "oneone"
     assert other.look_up("document.querySelector('#username').value") == "twotwo"
-    other.close()
 
 
 @browser
@@ -339,9 +322,6 @@ def test_nothing_leads_away_from_the_page(env, script):
     assert env.look_up("location.pathname").endswith("/click-button.html")
 
 
-# All pages.
-
-
 def demo_pages_first(pages):
     """The pages of the demonstrations, and the others of these for who has time."""
     others = [pytest.param(page, marks=pytest.mark.long) for page in pages if page not in DEMO_PAGES]
@@ -369,25 +349,19 @@ def test_all_pages_keep_the_contract_without_network():
 
 def check_all_pages() -> None:
     def check(page: str) -> None:
-        env = MiniWobEnv()
-        try:
+        with closing(MiniWobEnv()) as env:
             check_episode(env, miniwob_task(page, 1))
             asked = env.look_up("performance.getEntriesByType('resource').map(e => e.name)")
             assert all(name.startswith(("file:", "data:")) for name in asked), (page, asked)
-        finally:
-            env.close()
 
-    keeper = MiniWobEnv()
-    keeper.reset(miniwob_task("click-test", 1))  # holds the browser open between the pages
-    with ThreadPoolExecutor(4) as threads:
+    with closing(MiniWobEnv()) as keeper, ThreadPoolExecutor(4) as threads:
+        keeper.reset(miniwob_task("click-test", 1))  # holds the browser open between the pages
         list(threads.map(check, known_pages()))
-    keeper.close()
 
 
 @browser
 @pytest.mark.parametrize("page", demo_pages_first(known_pages()))
-def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
-    env = MiniWobEnv()
+def test_an_episode_leaves_no_trace_in_the_next_first_screen(env, page):
     first = env.reset(miniwob_task(page, 1))
     for action in (Click(80, 120), TypeText("ab"), Drag(40, 90, 90, 150), Scroll("down", 80, 150), Click(60, 80)):
         if env.step(action).terminated:
@@ -395,15 +369,11 @@ def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
     env.reset(miniwob_task(page, 2))
     FIRST_SCREENS.clear()
     assert env.reset(miniwob_task(page, 1)) == first
-    env.close()
-
-
-# Failure.
 
 
 @browser
-def test_many_environments_share_one_browser_from_many_threads():
-    envs = [MiniWobEnv() for _ in range(8)]
+def test_many_environments_share_one_browser_from_many_threads(make):
+    envs = [make() for _ in range(8)]
 
     def episode(number: int) -> float:
         env = envs[number]
@@ -413,12 +383,6 @@ def test_many_environments_share_one_browser_from_many_threads():
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(episode, range(8))) == [1.0] * 8
     assert len({env.browser_pid for env in envs}) == 1
-    for env in envs:
-        env.close()
-
-
-def kill_browser(pid):
-    os.killpg(pid, signal.SIGKILL)
 
 
 def kill_renderers(pid):
@@ -428,24 +392,22 @@ def kill_renderers(pid):
 
 
 @browser
-@pytest.mark.parametrize("kill", [kill_browser, kill_renderers])
-def test_a_killed_browser_or_renderer_is_an_env_error_and_the_next_episode_gets_a_new_one(env, kill):
+@pytest.mark.parametrize("kill", [lambda pid: os.killpg(pid, signal.SIGKILL), kill_renderers], ids=["browser", "page"])
+def test_a_killed_browser_or_renderer_is_an_env_error_and_the_next_episode_gets_a_new_one(env, make, kill):
     env.reset(miniwob_task("click-test", 1))
     kill(env.browser_pid)
     with pytest.raises(EnvError) as caught:
         click_on(env)
     assert caught.value.kind == "crash"
-    fresh = MiniWobEnv()
-    for each in (fresh, env):
+    for each in (make(), env):
         each.reset(miniwob_task("click-test", 1))
         assert solve(each) == 1.0
-    fresh.close()
 
 
 @browser
-def test_a_hung_page_is_a_timeout_and_does_not_hold_up_its_neighbours(env):
+def test_a_hung_page_is_a_timeout_and_does_not_hold_up_its_neighbours(env, make):
     env.reset(miniwob_task("click-test", 1))
-    hung = MiniWobEnv(step_timeout_s=1.0)
+    hung = make(step_timeout_s=1.0)
     hung.reset(miniwob_task("click-test", 2))
     hung.look_up("void document.addEventListener('mousedown', () => { for (;;); })")
     errors = {}
@@ -461,7 +423,6 @@ def test_a_hung_page_is_a_timeout_and_does_not_hold_up_its_neighbours(env):
     assert errors == {"hung": "timeout", "neighbour": "crash"}
     env.reset(miniwob_task("click-test", 1))
     assert solve(env) == 1.0
-    hung.close()
 
 
 @browser
@@ -499,7 +460,7 @@ def test_nothing_runs_on_when_the_process_ends(tmp_path, end):
 def processes_of(group: int) -> list[int]:
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
+        with suppress(OSError, psutil.Error):
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found

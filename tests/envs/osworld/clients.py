@@ -23,8 +23,7 @@ sys.meta_path.append(AbsentPackages())
 from desktop_env.controllers.python import PythonController  # noqa: E402
 from desktop_env.controllers.setup import SetupController  # noqa: E402
 
-RETRY_S = 0.1
-"""Between the three attempts of a call; OSWorld's 5 s tell no more."""
+RETRY_S = 0.1  # between the three attempts of a call; OSWorld's 5 s tell no more
 
 
 class Errors(logging.Handler):

@@ -13,8 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from PIL import Image, ImageDraw
 
 HOME = "/".join(("", "home", "user"))
-NOTE = f"{HOME}/Desktop/note.txt"
-"""What the keyboard types into."""
+NOTE = f"{HOME}/Desktop/note.txt"  # what the keyboard types into
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -247,12 +246,7 @@ def running_guest():
         guest.stop()
 
 
-PIECE = 2**16
-
-
-class WebHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class WebHandler(Handler):
     def do_GET(self):
         web = self.server.web
         asked = self.headers.get("Range")
@@ -275,7 +269,7 @@ class WebHandler(BaseHTTPRequestHandler):
             if web.hangs:
                 web.hangs.pop().wait(60)
             for _ in iter(lambda: web.endless, False):
-                self.wfile.write(bytes(PIECE))
+                self.wfile.write(bytes(2**16))
                 web.begun.set()
 
     def do_HEAD(self):
@@ -289,9 +283,6 @@ class WebHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.end_headers()
         self.wfile.write(content)
-
-    def log_message(self, *arguments):
-        pass
 
 
 class Web:
@@ -314,8 +305,7 @@ class Web:
 
 @contextmanager
 def running_web():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), WebHandler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), WebHandler)
     server.web = Web(f"http://127.0.0.1:{server.server_address[1]}")
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:

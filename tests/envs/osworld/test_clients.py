@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from arpo.envs.guest.client import poll_until
-from tests.envs.desktops import IMAGE, docker, needs_desktop
+from tests.envs.desktops import needs_desktop
+from tests.envs.guest.test_routes import booted
 from tests.envs.osworld.guest import HOME, running_guest
 from tests.envs.osworld.support import PYTHON, needs_graders
 
@@ -81,15 +82,10 @@ def wait_until(condition):
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory):
-    container = docker("run", "--detach", "--init", "--publish", "127.0.0.1::5000", IMAGE).strip()
-    try:
-        port = docker("port", container, "5000/tcp").split(":")[1].split()[0]
-        clients = Clients(port, tmp_path_factory.mktemp("cache"))
-        wait_until(lambda: clients.ask("python", "get_screenshot")[0] is not None)
+    with booted() as client:
+        clients = Clients(client.base_url.port, tmp_path_factory.mktemp("cache"))
         yield clients
         clients.close()
-    finally:
-        docker("rm", "--force", container)
 
 
 @pytest.fixture
@@ -118,10 +114,6 @@ def numbers(pair):
     return [int(number) for number in pair.strip("()").split(", ")]
 
 
-def position(clients):
-    return clients.run("print(*pyautogui.position())")
-
-
 def test_what_the_client_asks_about_the_machine(clients):
     assert Image.open(io.BytesIO(clients.python("get_screenshot"))).size == (1280, 720)
     assert clients.python("get_vm_screen_size") == {"width": 1280, "height": 720}
@@ -134,10 +126,9 @@ def test_files_are_uploaded_downloaded_and_listed(clients, tmp_path):
     (tmp_path / "local.bin").write_bytes(content)
     with running_guest() as web:
         web.web = {"/web/list.txt": b"bread\n"}
-        clients.setup(
-            upload_file={"files": [{"local_path": str(tmp_path / "local.bin"), "path": f"{HOME}/Documents/up.bin"}]},
-            download={"files": [{"url": f"{web.address}/web/list.txt", "path": f"{HOME}/Documents/down.txt"}]},
-        )
+        up = {"local_path": str(tmp_path / "local.bin"), "path": f"{HOME}/Documents/up.bin"}
+        down = {"url": f"{web.address}/web/list.txt", "path": f"{HOME}/Documents/down.txt"}
+        clients.setup(upload_file={"files": [up]}, download={"files": [down]})
     assert clients.python("get_file", "~/Documents/up.bin") == content
     assert clients.python("get_file", "$HOME/Documents/down.txt") == b"bread\n"
     files = [{"type": "file", "name": name} for name in ("down.txt", "up.bin")]
@@ -170,7 +161,7 @@ def test_the_mouse_moves_clicks_and_drags(clients, note, first_line):
     x, y = first_line
     clients.act("TYPING", text="one two three\nfour")
     clients.act("MOVE_TO", x=x, y=y)
-    assert position(clients) == f"{x} {y}\n"
+    assert clients.run("print(*pyautogui.position())") == f"{x} {y}\n"
     clients.act("DOUBLE_CLICK", x=x, y=y)
     clients.act("TYPING", text="1")
     assert note() == "1 two three\nfour"
@@ -287,12 +278,8 @@ def test_programs_run_until_they_did_what_was_wanted(clients, tmp_path_factory):
     once = "echo x >> ~/times; wc --lines < ~/times"
     clients.setup(execute={"command": once, "shell": True, "until": {"stdout": "3"}})
     assert clients.python("get_file", "~/times") == b"x\nx\nx\n"
-    clients.setup(
-        execute_with_verification={
-            "command": ["touch", "~/made"],
-            "verification": {"command_success": "test -e ~/made"},
-        }
-    )
+    made = {"command": ["touch", "~/made"], "verification": {"command_success": "test -e ~/made"}}
+    clients.setup(execute_with_verification=made)
     step = {"command": ["true"], "verification": {"command_success": "false"}, "max_wait_time": 1}
     _, errors = clients.ask("setup", "setup", [{"type": "execute_with_verification", "parameters": step}])
     assert "the verification failed" in errors[-1]

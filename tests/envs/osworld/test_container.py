@@ -40,9 +40,8 @@ def task(domain, name):
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
-    env = OSWorldEnv(
-        container(FULL), cache=tmp_path_factory.mktemp("cache"), grader_python=PYTHON, guarded=True, boot_timeout_s=120
-    )
+    cache = tmp_path_factory.mktemp("cache")
+    env = OSWorldEnv(container(FULL), cache=cache, grader_python=PYTHON, guarded=True, boot_timeout_s=120)
     yield env
     env.close()
 

@@ -1,5 +1,4 @@
-"""OSWorld's way from end to end without OSWorld's machine: set up over its routes in a real desktop, solved with
-pyautogui, and graded by its own code."""
+"""OSWorld's way from end to end without OSWorld's machine: in a real desktop, and graded by its own code."""
 
 import pytest
 
@@ -43,10 +42,7 @@ def shopping(web):
     evaluator = {
         "postconfig": [{"type": "sleep", "parameters": {"seconds": 0.5}}],
         "func": ["compare_text_file", "check_include_exclude"],
-        "result": [
-            vm_file("list.txt"),
-            {"type": "vm_command_line", "command": ["cat", LIST]},
-        ],
+        "result": [vm_file("list.txt"), {"type": "vm_command_line", "command": ["cat", LIST]}],
         "expected": [
             {"type": "cloud_file", "path": f"{web.address}/web/gold.txt", "dest": "gold.txt"},
             rule(include=["milk"], exclude=["error"]),

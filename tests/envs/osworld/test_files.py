@@ -41,14 +41,7 @@ def kept(root):
 @pytest.mark.parametrize("content_type", ["text/html; charset=utf-8", BINARY])
 @pytest.mark.parametrize(
     ("name", "page"),
-    [
-        ("Export.xlsx", "quota"),
-        ("a.pdf", "scan"),
-        ("a.png", "old"),
-        ("a.txt", "strict"),
-        ("a", "old"),
-        ("A.ZIP", "quota"),
-    ],
+    {"Export.xlsx": "quota", "a.pdf": "scan", "a.png": "old", "a.txt": "strict", "a": "old", "A.ZIP": "quota"}.items(),
 )
 def test_a_page_in_the_place_of_a_file_is_an_environment_error_and_never_kept(web, tmp_path, name, page, content_type):
     with pytest.raises(EnvError, match="/film gives no ") as caught:

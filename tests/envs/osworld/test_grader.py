@@ -10,19 +10,10 @@ from arpo.envs.osworld.grader import MAIN, Grader
 from arpo.envs.osworld.tasks import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import BlamedError, ConfigError, EnvError
 from arpo.host.cell import Cells
+from tests.envs.osworld import support
 from tests.envs.osworld.guest import HOME, failure, in_json, running_guest
 from tests.envs.osworld.standins.building import make_files
-from tests.envs.osworld.support import (
-    PYTHON,
-    cloud_file,
-    doors,
-    includes,
-    needs_graders,
-    needs_judging,
-    rule,
-    said,
-    vm_file,
-)
+from tests.envs.osworld.support import PYTHON, cloud_file, doors, includes, needs_judging, rule, said, vm_file
 
 MAKE_FILES = """
 import sys, json, docx, openpyxl
@@ -61,6 +52,7 @@ TEXTS = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected":
 GOLD = {"gold.txt": b"6"}
 PRINTS = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
 FAVORITES = {"func": "check_gnome_favorite_apps", "result": said("a"), "expected": rule(expected=["a.desktop"])}
+GIVES_NONE = {"func": "check_python_file_by_gold_file", "result": said("a"), "expected": said("b")}
 SHEETS = {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]}
 TASKS = [
     ("txt", {"func": "compare_text_file"}),
@@ -87,12 +79,9 @@ def test_a_file_of_the_guest_is_compared_by_osworld(grader, documents, guest, ki
     [("and", ("a", "b"), 1.0), ("and", ("a", "x"), 0.0), ("or", ("x", "b"), 1.0), ("or", ("x", "x"), 0.0)],
 )
 def test_several_metrics_are_joined_as_osworld_joins_them(grader, guest, conjunction, words, score):
-    task = {
-        "func": ["check_include_exclude"] * 2,
-        "conj": conjunction,
-        "result": [said("a"), said("b")],
-        "expected": [includes(word) for word in words],
-    }
+    expected = [includes(word) for word in words]
+    metrics = {"func": ["check_include_exclude"] * 2, "conj": conjunction}
+    task = {**metrics, "result": [said("a"), said("b")], "expected": expected}
     assert grader.grade(task, doors(guest), {}) == score
 
 
@@ -105,12 +94,7 @@ def test_several_metrics_are_joined_as_osworld_joins_them(grader, guest, conjunc
         ({"result": said("a")}, EnvError, "evaluate", r"request: .*'func'"),
         ({"func": "exact_match", "result": said("a"), "expected": rule()}, BlamedError, "result", "match: KeyError"),
         ({"func": "exact_match", "result": {"type": "rule"}}, BlamedError, "result", "rule: KeyError"),
-        (
-            {"func": "check_python_file_by_gold_file", "result": said("a"), "expected": said("b")},
-            BlamedError,
-            "result",
-            "None, which is no score",
-        ),
+        (GIVES_NONE, BlamedError, "result", "None, which is no score"),
     ],
     ids=["no getter", "no metric", "no function", "a metric raises", "a getter raises", "no score"],
 )
@@ -132,7 +116,7 @@ def test_a_package_that_is_left_out_is_an_environment_error_though_osworld_catch
         grader.grade(task, doors(guest), {})
 
 
-@needs_graders
+@support.needs_graders
 def test_osworld_has_every_function_and_getter_of_our_table_and_each_can_be_imported():
     known = json.loads(subprocess.check_output([PYTHON, "-I", MAIN]))
     assert set(known["functions"]) == FUNCTIONS - {"infeasible"} | {"compare_image_text"}
@@ -175,10 +159,7 @@ def test_a_program_for_which_the_machine_was_too_slow_is_an_environment_error(gr
 
 @needs_judging
 def test_sounds_are_compared_in_a_cell_and_two_that_cannot_be_read_are_not_alike(guest, tmp_path):
-    """OSWorld's metric takes two sounds for the same if it can read neither: its libraries must be there.
-
-    They compile for ten seconds of a core, and before a judgement.
-    """
+    """OSWorld's metric takes two that it cannot read for the same; its libraries compile for ten seconds of a core."""
     grader = Grader(PYTHON, timeout_s=120, cells=lambda program: Cells.of(replace(program, cpu_s=5)))
     make_files({"": [tmp_path / "gold.mp3"]})
     task = {"func": "compare_audios", "result": vm_file("mine.mp3"), "expected": cloud_file("gold.mp3")}
@@ -231,11 +212,8 @@ def test_a_list_that_a_program_printed_is_read_and_not_run(grader, guest):
         grader.grade(FAVORITES, doors(guest), {})
 
 
-VLC_PLAYS = {
-    "func": "is_vlc_playing",
-    "result": {"type": "vlc_playing_info", "dest": "status.xml"},
-    "expected": rule(type="file_name", file_name="film.mp4"),
-}
+PLAYING = {"type": "vlc_playing_info", "dest": "status.xml"}
+VLC_PLAYS = {"func": "is_vlc_playing", "result": PLAYING, "expected": rule(type="file_name", file_name="film.mp4")}
 
 
 @needs_judging

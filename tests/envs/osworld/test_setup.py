@@ -20,17 +20,15 @@ from tests.envs.osworld.guest import HOME, failure
 from tests.envs.osworld.standins.anything import empty_history
 
 EMPTY_ZIP = b"PK\5\6" + bytes(18)
+PAGE = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
 
 
 @pytest.fixture
 def setup(guest, tmp_path):
-    return OSWorldSetup(
-        Guest(guest.address, deadlines=Deadlines(window_s=0.0)),
-        "task-1",
-        Screen(1920, 1080, "secret"),
-        chrome=ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),
-        files=FileCache(tmp_path / "cache"),
-    )
+    client = Guest(guest.address, deadlines=Deadlines(window_s=0.0))
+    chrome = ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0)
+    screen, files = Screen(1920, 1080, "secret"), FileCache(tmp_path / "cache")
+    return OSWorldSetup(client, "task-1", screen, chrome=chrome, files=files)
 
 
 def step(kind, **parameters):
@@ -99,15 +97,14 @@ def test_an_upload_brings_a_file_of_this_machine(guest, setup, tmp_path):
 
 def test_a_command_may_name_screen_and_password_and_a_line_without_shell_is_split_where_it_is_launched(guest, setup):
     words = "{SCREEN_WIDTH} {SCREEN_HEIGHT} {SCREEN_WIDTH_HALF} {SCREEN_HEIGHT_HALF} {CLIENT_PASSWORD}"
-    setup.prepare(
-        [
-            step("execute", command=["echo", words], stdout="out.txt", stderr="err.txt"),
-            step("command", command="echo again", shell=True, stdout="again.txt"),
-            step("launch", command=["google-chrome", "--remote-debugging-port=1337"]),
-            step("launch", command="vlc --loop"),
-            step("launch", command="thunderbird -compose 'a b'", shell=True),
-        ]
-    )
+    steps = [
+        step("execute", command=["echo", words], stdout="out.txt", stderr="err.txt"),
+        step("command", command="echo again", shell=True, stdout="again.txt"),
+        step("launch", command=["google-chrome", "--remote-debugging-port=1337"]),
+        step("launch", command="vlc --loop"),
+        step("launch", command="thunderbird -compose 'a b'", shell=True),
+    ]
+    setup.prepare(steps)
     assert setup.saved == {"out.txt": b"1920 1080 960 540 secret\n", "err.txt": b"", "again.txt": b"again\n"}
     chrome = ["google-chrome", "--remote-debugging-port=1337"], False
     assert guest.launched == [chrome, (["vlc", "--loop"], False), ("thunderbird -compose 'a b'", True)]
@@ -116,14 +113,13 @@ def test_a_command_may_name_screen_and_password_and_a_line_without_shell_is_spli
 def test_files_open_and_windows_come_to_the_front_and_close(guest, setup):
     guest.files[f"{HOME}/a.odt"] = b""
     guest.windows = ["Chrome", "Terminal"]
-    setup.prepare(
-        [
-            step("open", path=f"{HOME}/a.odt"),
-            step("activate_window", window_name="Chrome", strict=True),
-            step("close_window", window_name="Terminal", by_class=True),
-            step("sleep", seconds=0.01),
-        ]
-    )
+    steps = [
+        step("open", path=f"{HOME}/a.odt"),
+        step("activate_window", window_name="Chrome", strict=True),
+        step("close_window", window_name="Terminal", by_class=True),
+        step("sleep", seconds=0.01),
+    ]
+    setup.prepare(steps)
     assert guest.windows == ["a.odt", "Chrome"]
 
 
@@ -193,13 +189,11 @@ def test_a_tab_that_does_not_close_is_an_environment_error(guest, monkeypatch):
 def test_visits_are_written_as_chrome_counts_time(tmp_path):
     database = tmp_path / "History"
     empty_history(database)
-    page = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
-    add_visits(database, [page], now=datetime(1601, 1, 2, 0, 1, tzinfo=UTC))
+    add_visits(database, [PAGE], now=datetime(1601, 1, 2, 0, 1, tzinfo=UTC))
     with closing(sqlite3.connect(database)) as connection:
+        urls = connection.execute("SELECT url, title, last_visit_time FROM urls").fetchall()
         # one day after the epoch: 86400 s in microseconds
-        assert connection.execute("SELECT url, title, last_visit_time FROM urls").fetchall() == [
-            ("https://a.org", "A", 86_400_000_000)
-        ]
+        assert urls == [("https://a.org", "A", 86_400_000_000)]
         assert connection.execute("SELECT url, visit_time FROM visits").fetchall() == [(1, 86_400_000_000)]
 
 
@@ -208,9 +202,8 @@ def test_a_history_without_chrome_s_tables_is_an_environment_error(setup, tmp_pa
     file.parent.mkdir(parents=True)
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE pages (url)")
-    page = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
     with pytest.raises(EnvError, match=r"history_empty.sqlite, .* is no history of Chrome: no such"):
-        setup.prepare([step("update_browse_history", history=[page])])
+        setup.prepare([step("update_browse_history", history=[PAGE])])
 
 
 def test_before_an_episode_a_step_that_fails_is_an_error_after_it_the_agent_may_be_the_cause(setup, guest, caplog):

@@ -20,10 +20,9 @@ from tests.envs.osworld.support import FILES, PYTHON, ids_of, needs_files, needs
 
 CERTIFICATES = sorted(certify.ROOT.glob("*/*.json"))
 RECORDS = {path.stem: path for path in sorted(ROOT.glob("*/*.json"))}
-
-
-def record_of(name):
-    return json.loads(RECORDS[name].read_text(encoding="utf-8"))
+with_each_record = pytest.mark.parametrize(
+    "path", [*RECORDS.values(), *CERTIFICATES], ids=lambda path: f"{path.parent.name}-{path.stem[:8]}"
+)
 
 
 def test_each_task_with_a_builder_has_scripts_and_the_other_way_round():
@@ -32,9 +31,7 @@ def test_each_task_with_a_builder_has_scripts_and_the_other_way_round():
     assert CERTIFICATES
 
 
-@pytest.mark.parametrize(
-    "path", [*RECORDS.values(), *CERTIFICATES], ids=lambda path: f"{path.parent.name}-{path.stem[:8]}"
-)
+@with_each_record
 def test_each_certificate_holds_and_is_of_the_scripts_beside_it(path):
     record = json.loads(path.read_text(encoding="utf-8"))
     scripts, found = read_scripts(record), record["certificate"]
@@ -45,9 +42,7 @@ def test_each_certificate_holds_and_is_of_the_scripts_beside_it(path):
 
 
 @needs_files
-@pytest.mark.parametrize(
-    "path", [*RECORDS.values(), *CERTIFICATES], ids=lambda path: f"{path.parent.name}-{path.stem[:8]}"
-)
+@with_each_record
 def test_each_certificate_is_of_a_task_of_its_application_and_a_feasible_one_has_two_near_misses(path):
     (task,) = read_tasks(FILES, {path.parent.name: [path.stem]})
     scripts = read_scripts(json.loads(path.read_text(encoding="utf-8")))
@@ -99,7 +94,7 @@ def env(tmp_path_factory):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs_full) for name in RECORDS])
 def test_the_solution_scores_1_and_each_near_miss_0(env, name):
     (task,) = tasks_with_standins([name])
-    scripts = read_scripts(record_of(name))
+    scripts = read_scripts(json.loads(RECORDS[name].read_text(encoding="utf-8")))
     assert play(env, task, scripts.solution) == 1.0
     assert {near: play(env, task, script) for near, script in scripts.near_misses.items()} == dict.fromkeys(
         scripts.near_misses, 0.0

@@ -51,10 +51,8 @@ def test_what_cannot_run_is_refused_with_file_key_and_reason_unless_it_is_to_be_
 )
 def test_a_list_is_the_published_one(name, theirs):
     published = json.loads((FILES / f"{theirs}.json").read_text())
-    ours = ids_of(name)
-    assert {domain: sorted(ids) for domain, ids in ours.items()} == {
-        domain: sorted(ids) for domain, ids in published.items() if ids
-    }
+    wanted = {domain: sorted(ids) for domain, ids in published.items() if ids}
+    assert {domain: sorted(ids) for domain, ids in ids_of(name).items()} == wanted
 
 
 def test_a_list_may_be_a_file_of_ours_or_of_another_place_in_whose_order_tasks_come(root, tmp_path):
@@ -138,16 +136,12 @@ def test_nothing_is_both_known_and_left_out():
 
 
 def test_an_unknown_name_is_given_with_its_key():
-    found = obstacles(
-        {
-            "config": [step("sleep", seconds=1), step("teleport")],
-            "evaluator": {
-                "func": ["exact_match", "guess"],
-                "result": [{"type": "vm_file"}, {"type": "crystal_ball"}],
-                "postconfig": [step("teleport")],
-            },
-        }
-    )
+    evaluator = {
+        "func": ["exact_match", "guess"],
+        "result": [{"type": "vm_file"}, {"type": "crystal_ball"}],
+        "postconfig": [step("teleport")],
+    }
+    found = obstacles({"config": [step("sleep", seconds=1), step("teleport")], "evaluator": evaluator})
     assert [(each.key, each.name) for each in found] == [
         ("config[1].type", "teleport"),
         ("evaluator.postconfig[0].type", "teleport"),

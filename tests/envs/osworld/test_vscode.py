@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +24,8 @@ needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="there 
 def package(folder: Path, files: dict[str, bytes]) -> Path:
     root = folder / "package"
     (root / "DEBIAN").mkdir(parents=True)
-    (root / "DEBIAN" / "control").write_text(
-        "Package: code\nVersion: 1\nArchitecture: all\nMaintainer: me <me@example.org>\nDescription: a stand-in\n"
-    )
+    control = "Package: code\nVersion: 1\nArchitecture: all\nMaintainer: me <me@example>\nDescription: a stand-in\n"
+    (root / "DEBIAN" / "control").write_text(control)
     for path, content in files.items():
         place = root / "usr/share/code" / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -70,16 +70,13 @@ def test_the_command_of_the_package_runs_in_a_desktop_and_the_image_says_that_it
     assert done.returncode == 0, done.stderr
     assert has_vs_code(image)
     assert not has_vs_code(FULL)
-    env = DockerDesktop(**{**QUICK, "image": image})
-    try:
+    with closing(DockerDesktop(**{**QUICK, "image": image})) as env:
         config = [{"type": "launch", "parameters": {"command": ["code", "/home/user/a b.txt"]}}]
         env.reset(replace(editor_task(), config={**editor_task().config, "config": config, "windows": [WINDOW]}))
         said = env.guest.execute("cat ~/said; ls -d ~/.config/Code/User", shell=True).output.splitlines()
         assert said[0].endswith("--force-renderer-accessibility /home/user/a b.txt")
         assert "--no-sandbox" in said[0]
         assert said[1] == "/home/user/.config/Code/User"
-    finally:
-        env.close()
 
 
 @needs_dpkg

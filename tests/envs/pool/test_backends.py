@@ -155,8 +155,6 @@ async def main():
 session = Session.start(Path(sys.argv[1]))
 asyncio.run(main())
 """
-
-
 GUEST = """
 import asyncio, sys
 from pathlib import Path

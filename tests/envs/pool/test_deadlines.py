@@ -11,8 +11,7 @@ from arpo.envs.osworld import env as osworld
 from arpo.host.containers import API_TIMEOUT_S
 from tests.composed import composed
 
-SERVER_LIMIT_S = 120
-"""After which OSWorld's server in the guest ends a program."""
+SERVER_LIMIT_S = 120  # after which OSWorld's server in the guest ends a program
 
 
 def test_osworld_s_deadlines_end_before_the_pool_s():

@@ -57,10 +57,7 @@ class ProcessEndedError(Exception):
 class ScriptedWorkers:
     """A backend without threads: environments fail to build as its script says, and steps hang.
 
-    Args:
-        script: From an environment's position in its worker to the errors of its first builds, one after the other;
-            the last one again and again where `for_good` says so. None: a build that hangs.
-        build_s: Seconds of a build.
+    The script has the errors of an environment's first builds, by its position; None is a build that hangs.
     """
 
     def __init__(self, script=None, *, for_good=False, build_s=0.0):

@@ -21,8 +21,7 @@ from tests.envs.pool.support import with_pool
 pytestmark = needs_cells  # of a judge
 
 DESKTOPS = 8
-CALL_S = 5.0
-"""That no sound guest misses on a machine with other work."""
+CALL_S = 5.0  # that no sound guest misses on a machine with other work
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
 TASK = Task("never", "Fly", "os", {"config": [], "evaluator": {"func": "infeasible"}}, infeasible=True)

@@ -18,13 +18,11 @@ def test_workers_spread_over_nodes_by_the_room_that_is_left():
 def test_a_full_cluster_is_refused_with_what_each_node_has_and_what_to_type():
     placement = Placement("docker", lambda: CLUSTER)
     placement.take(2)
-    with pytest.raises(
-        ConfigError, match=r"room for 3 more.*docker:10\.0\.0\.2 \(2 left\), docker:10\.0\.0\.3 \(1 left\)"
-    ):
+    room = r"room for 3 more.*docker:10\.0\.0\.2 \(2 left\), docker:10\.0\.0\.3 \(1 left\)"
+    with pytest.raises(ConfigError, match=room):
         placement.take(3)
-    with pytest.raises(
-        ConfigError, match=r"nodes with an engine: none\. Start each.*HEAD:6379.*or lower size or envs_per_worker"
-    ):
+    none = r"nodes with an engine: none\. Start each.*HEAD:6379.*or lower size or envs_per_worker"
+    with pytest.raises(ConfigError, match=none):
         Placement("docker", lambda: {"CPU": 8.0}).take(1)
 
 

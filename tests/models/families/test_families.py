@@ -48,8 +48,9 @@ def chat(path):
     return ChatTokenizer(path)
 
 
-def with_pictures(chat, images):
-    """The ids of two turns with a picture each, every placeholder as long as its picture, and the patches."""
+@pytest.fixture(scope="module")
+def turns(path, chat):
+    """The ids of two turns with a picture each, whose placeholders are as long, their places, patches and reader."""
     user = {"role": "user", "content": [{"type": "text", "text": "Click on the button."}, {"type": "image"}]}
     response = chat.encode_response("Action: wait()")
     lengths = iter([chat.image_tokens(*size) for size in SIZES])
@@ -58,7 +59,9 @@ def with_pictures(chat, images):
         for given in chat.first_prompt([user]) + response + chat.next_prompt(response)
         for word in [given] * (next(lengths) if given == chat.image_token_id else 1)
     ]
-    return torch.tensor([ids]), [images(*screenshot(seed, *size)) for seed, size in enumerate(SIZES)]
+    images, whole = ImageProcessor(path), torch.tensor([ids])
+    pictures = [images(*screenshot(seed, *size)) for seed, size in enumerate(SIZES)]
+    return whole, whole == chat.image_token_id, pictures, images
 
 
 def test_a_checkpoint_is_of_the_family_that_its_configuration_names_and_has_its_sizes(family, path, chat):
@@ -126,20 +129,16 @@ def test_lora_updates_the_linear_layers_of_the_language_model_s_blocks_and_no_ot
     assert targets
 
 
-def test_positions_are_the_model_s_own(family, path, model, chat):
-    images = ImageProcessor(path)
-    ids, pictures = with_pictures(chat, images)
-    mask = ids == chat.image_token_id
+def test_positions_are_the_model_s_own(family, model, turns):
+    ids, mask, pictures, images = turns
     grids = [picture.grid for picture in pictures]
     expected, _ = model.model.get_rope_index(ids, mask.int(), torch.tensor(grids))
     assert torch.equal(family.position_ids(mask[0], grids, images.merge_size), expected[:, 0])
 
 
 @torch.no_grad()
-def test_the_parts_together_compute_what_transformers_computes(family, path, model, chat):
-    images = ImageProcessor(path)
-    ids, pictures = with_pictures(chat, images)
-    mask = ids == chat.image_token_id
+def test_the_parts_together_compute_what_transformers_computes(family, path, model, turns):
+    ids, mask, pictures, images = turns
     assert "pixel_values" not in family.generation_inputs(~mask, [], torch.float32)
     inputs = family.generation_inputs(mask, pictures, torch.float32)
     expected = model.model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).last_hidden_state
@@ -160,9 +159,8 @@ def test_the_parts_together_compute_what_transformers_computes(family, path, mod
 def test_visual_tokens_and_gradients_are_those_of_transformers(family, path, model, attention):
     images = ImageProcessor(path)
     plain = [images(*screenshot(seed, *size)) for seed, size in PICTURES]
-    seen = model.model.visual(
-        torch.cat([picture.pixel_values for picture in plain]), grid_thw=torch.tensor([each.grid for each in plain])
-    )
+    grids = torch.tensor([picture.grid for picture in plain])
+    seen = model.model.visual(torch.cat([picture.pixel_values for picture in plain]), grid_thw=grids)
     expected = torch.cat([seen.pooler_output, *(seen.get("deepstack_features") or ())], dim=1)
     ours = family.model_class.from_pretrained(path, attn_implementation=attention).eval()
     tower = family.tower(ours, images.mean, images.std)
@@ -181,9 +179,8 @@ def test_visual_tokens_and_gradients_are_those_of_transformers(family, path, mod
 def test_clicks_that_the_model_writes_land_in_their_box(family, chat, screen):
     """A thousand boxes as small as the model's points allow, whose middle is written, read and clicked."""
     frame = family.frame(screen, chat.model_size(*screen))
-    side = max(
-        4, *(2 * math.ceil(of / to) for of, to in zip(screen, (frame.model_width, frame.model_height), strict=True))
-    )
+    sides = zip(screen, (frame.model_width, frame.model_height), strict=True)
+    side = max(4, *(2 * math.ceil(of / to) for of, to in sides))
     rng = random.Random(0)
     for _ in range(1000):
         left, top = rng.randrange(screen[0] - side), rng.randrange(screen[1] - side)
@@ -205,8 +202,7 @@ def test_special_tokens_are_words_and_stand_around_each_picture(family, path, ch
     assert chat.end_of_turn_id not in special
     ids = chat.first_prompt([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}])
     at, around = ids.index(chat.image_token_id), family.around_image
-    inside = ids[at - around : at + around + 1]
-    assert set(inside) <= special
+    assert set(ids[at - around : at + around + 1]) <= special
     assert not {ids[at - around - 1], ids[at + around + 1]} & (special | {chat.image_token_id})
     (blind,) = chat.windowed([ids], 0)
     assert blind == ids[: at - around] + ids[at + around + 1 :]

@@ -48,7 +48,6 @@ def workers():
 def test_a_worker_makes_the_patches_of_the_checkpoints_own_processor(tiny_model, images, workers, size):
     key, png = screenshot(0, *size)
     packed = workers.submit(png).result(timeout=60)
-    assert packed is not None
     assert torch.equal(packed.pixels, images.packed(key, png).pixels)
     expected = AutoImageProcessor.from_pretrained(tiny_model)(images=Image.open(io.BytesIO(png)), return_tensors="pt")
     assert list(packed.grid) == expected["image_grid_thw"][0].tolist()
@@ -93,7 +92,6 @@ def test_workers_are_used_where_they_are_worth_it_and_end_when_told(tiny_model):
 
 def test_a_worker_ends_when_its_trainer_is_killed():
     with subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE) as trainer:
-        assert trainer.stdout is not None
         assert trainer.stdout.readline() == b"ready\n"
         (worker,) = own_workers(trainer.pid)
         trainer.send_signal(signal.SIGKILL)

@@ -16,13 +16,12 @@ MANY = [f"task {number}" for number in range(40)]
 HARD = set(MANY[:20])
 
 
-def curriculum(**options):
-    return FailureCurriculum([Task(name, "") for name in MANY], 8, 0, **options)
+def curriculum(seed=0, **options):
+    return FailureCurriculum([Task(name, "") for name in MANY], 8, seed, **options)
 
 
 def play(statistics, name, solved):
-    reward = float(solved)
-    statistics.record(name, [replace(trajectory("a", reward), task_id=name)] * 2)
+    statistics.record(name, [replace(trajectory("a", float(solved)), task_id=name)] * 2)
 
 
 def epoch_of(sampler, statistics, *solved):
@@ -70,13 +69,12 @@ def test_a_success_of_the_last_try_brings_a_task_back_and_a_failure_that_comes_l
 def test_the_share_of_draws_falls_with_the_epochs_that_a_task_has_failed_in_and_not_with_those_that_it_cools():
     first, second, patient = 0, 0, 0
     for seed in range(30):
-        sampler = FailureCurriculum([Task(name, "") for name in MANY], 8, seed, patience=1, cooldown=2)
-        statistics = TaskStatistics()
+        sampler, statistics = curriculum(seed, patience=1, cooldown=2), TaskStatistics()
         epoch_of(sampler, statistics)
         drawn = hard(epoch_of(sampler, statistics))
         first += len(drawn)
         second += len(drawn & hard(epoch_of(sampler, statistics)))  # these have failed twice now
-        sampler, statistics = FailureCurriculum([Task(name, "") for name in MANY], 8, seed), TaskStatistics()
+        sampler, statistics = curriculum(seed), TaskStatistics()
         for _ in range(2):
             epoch_of(sampler, statistics)
         patient += len(hard(epoch_of(sampler, statistics)))
@@ -96,7 +94,7 @@ def test_a_success_while_it_cools_down_brings_a_task_back_for_good():
 
 
 def test_where_every_task_fails_all_begin_anew_also_after_one_success():
-    sampler, statistics = FailureCurriculum([Task(name, "") for name in MANY], 8, 0), TaskStatistics()
+    sampler, statistics = curriculum(), TaskStatistics()
     played: list[str] = []
     for _ in range(600):
         played.append(sampler.next(statistics).task.id)
@@ -181,8 +179,7 @@ def test_stages_go_from_the_shortest_tasks_to_all_and_of_equal_ones_the_surer_co
 def test_a_stage_of_a_share_of_the_tasks_is_rounded_up_and_lasts_its_iterations():
     # Stages of 2, 4 and 5 tasks, of two iterations of 3 groups: 6 groups are 3 epochs of 2, and 8 are 2 epochs of 4.
     sampler, statistics = staged(stages=3, stage_iterations=2, threshold=1.0, per_iteration=3), TaskStatistics()
-    sizes = [len(stage_of(sampler, statistics)) for _ in range(8)]
-    assert sizes == [5, 2, 2, 2, 4, 4, 5, 5]
+    assert [len(stage_of(sampler, statistics)) for _ in range(8)] == [5, 2, 2, 2, 4, 4, 5, 5]
 
 
 @pytest.mark.parametrize(("threshold", "sizes"), [(0.7, [5, 2, 4, 5, 5]), (0.75, [5, 2, 2, 2, 2])])

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
 from arpo.models.tokenization import tokenize
 from arpo.rollout.curation.experience import ExperiencePool, retokenize
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task, screenshot_key
+from tests.rollout.conftest import COMPACT
 from tests.rollout.trajectories import make_png, odd_trajectories, scripted
 
 TASKS = [Task("open", ""), Task("close", ""), Task("never", "")]
@@ -19,11 +19,6 @@ TASKS = [Task("open", ""), Task("close", ""), Task("never", "")]
 
 def is_success(trajectory):
     return trajectory.task_reward > 0.5
-
-
-@pytest.fixture
-def runtime(make_collector):
-    return make_collector(start=False).runtime
 
 
 @pytest.fixture
@@ -85,7 +80,7 @@ def test_a_scripted_success_is_told_as_the_policy_would_have_told_it(runtime, st
 
 def test_a_success_longer_than_the_context_is_left_out(make_collector, store, chat, caplog):
     short, long = scripted("0/0/0", steps=1), scripted("0/0/1", steps=3)
-    told = retokenize(short, chat, Prompt.compact(), None).steps[0]
+    told = retokenize(short, chat, COMPACT, None).steps[0]
     tokens = len(told.prompt_ids) - 1 + chat.image_tokens(4, 4) + len(told.response_ids)
     runtime = make_collector(start=False, max_tokens=8, max_context=tokens).runtime
     with caplog.at_level(logging.WARNING):
@@ -125,14 +120,10 @@ def test_successes_above_the_step_limit_of_run_or_task_are_left_out_and_counted(
     tasks = [Task("open", ""), Task("close", "", max_steps=1), Task("never", "", max_steps=3)]
     with caplog.at_level(logging.WARNING):
         groups = list(ExperiencePool([other.root], tasks).move_into(runtime, is_success, 8))
-    assert [(g.task.id, [len(t.steps) for t in g.trajectories]) for g in groups] == [
-        ("open", [2]),
-        ("close", [1]),
-        ("never", [3]),
-    ]
-    assert [line for line in caplog.messages if "stay outside" in line] == [
-        "2 successes are longer than max_steps and stay outside the pool"
-    ]
+    found = [(group.task.id, [len(each.steps) for each in group.trajectories]) for group in groups]
+    assert found == [("open", [2]), ("close", [1]), ("never", [3])]
+    (line,) = (line for line in caplog.messages if "stay outside" in line)
+    assert line == "2 successes are longer than max_steps and stay outside the pool"
 
 
 def test_a_success_is_told_with_the_image_window_of_the_run(make_collector, store, chat):
@@ -149,7 +140,7 @@ def test_the_length_of_a_windowed_success_is_that_of_its_longest_context(make_co
     key = screenshot_key(large)
     steps = (*(replace(step, screenshot=key, width=112, height=140) for step in (first, second)), third)
     success = replace(made, steps=steps, screenshots={**made.screenshots, key: large})
-    lengths = [len(tokens) for tokens in tokenize(retokenize(success, chat, Prompt.compact(), 1), chat)]
+    lengths = [len(tokens) for tokens in tokenize(retokenize(success, chat, COMPACT, 1), chat)]
     assert max(lengths) == lengths[1]
     for room, taken in ((lengths[1], 1), (lengths[1] - 1, 0)):
         runtime = make_collector(start=False, max_tokens=8, max_context=room, image_window=1).runtime
@@ -162,9 +153,6 @@ def test_a_directory_without_trajectories_is_refused_and_no_directory_is_an_empt
     with caplog.at_level(logging.WARNING):
         assert moved(runtime) == {}
     assert "the experience pool is empty" in caplog.text
-
-
-COMPACT = Prompt.compact()
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ TASK = Task("task", "")
 
 
 def record(successes, episodes, longest=None):
-    return TaskRecord(
-        successes=[True] * successes + [False] * (episodes - successes), visits=episodes, longest_success=longest
-    )
+    ended = [True] * successes + [False] * (episodes - successes)
+    return TaskRecord(successes=ended, visits=episodes, longest_success=longest)
 
 
 # floor(9 / SR - 7): 9/.6 = 15, 9/.65 = 13.8, 9/.7 = 12.9, 9/.75 = 12, 9/.8 = 11.3, 9/.85 = 10.6, 9/.9 = 10,
@@ -82,10 +81,8 @@ def test_the_step_limit_of_a_task_bounds_its_own():
 
 
 def test_a_sampler_asks_by_what_came_of_the_task():
-    sampler = ShuffledTasks(
-        [TASK], 1, seed=0, group_size=DynamicRolloutNumber(8), max_steps=DynamicTrajectoryLength(limit=30)
-    )
-    statistics = TaskStatistics()
+    rules = {"group_size": DynamicRolloutNumber(8), "max_steps": DynamicTrajectoryLength(limit=30)}
+    sampler, statistics = ShuffledTasks([TASK], 1, seed=0, **rules), TaskStatistics()
     first = sampler.next(statistics)
     assert (first.group_size, first.max_steps) == (8, None)
     statistics.record("task", [make_trajectory(steps=4), make_trajectory(steps=6), make_trajectory(steps=5)])

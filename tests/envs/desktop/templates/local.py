@@ -8,10 +8,8 @@ import subprocess
 from arpo.envs.desktop.templates.template import HOME, Home
 from arpo.envs.guest.client import Execution, HangingProgramError
 
-ENDED = ("timeout", "--signal=KILL", "2")
-"""Before a program that may hang: it ends what that has started too."""
-LARGEST_OUTPUT = 320 * 1024
-"""Characters of what a program writes that a guest hands on."""
+ENDED = ("timeout", "--signal=KILL", "2")  # before a program that may hang: it ends what that has started too
+LARGEST_OUTPUT = 320 * 1024  # characters of what a program writes that a guest hands on
 POWERLESS = ("setpriv", "--bounding-set=-all", "--") if os.geteuid() == 0 and shutil.which("setpriv") else ()
 """Before a program of root's, which may otherwise read what is locked; the user of a guest may not."""
 
@@ -26,15 +24,10 @@ class LocalGuest:
 
     def execute(self, command, *, shell):
         command = command.replace(HOME, str(self.folder))
-        done = subprocess.run(
-            [*ENDED, *POWERLESS, "sh", "-c", command],
-            cwd=self.folder,
-            env={**os.environ, "TMPDIR": str(self.folder.parent)},
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
+        words = [*ENDED, *POWERLESS, "sh", "-c", command]
+        environment = {**os.environ, "TMPDIR": str(self.folder.parent)}
+        text = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+        done = subprocess.run(words, cwd=self.folder, env=environment, check=False, **text)
         if done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
             raise HangingProgramError("guest", f"{command!r} did not end")
         return Execution(done.stdout[:LARGEST_OUTPUT], done.stderr, done.returncode)

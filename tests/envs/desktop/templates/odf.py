@@ -27,13 +27,8 @@ def document(kind, body, styles="", common="", objects=()):
         f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
     )
     named = f"<office:document-styles {SPACES}><office:styles>{common}</office:styles></office:document-styles>"
-    return packed(
-        {
-            "content.xml": content,
-            "styles.xml": named,
-            **{f"Object {number}/content.xml": each for number, each in enumerate(objects, 1)},
-        }
-    )
+    apart = {f"Object {number}/content.xml": each for number, each in enumerate(objects, 1)}
+    return packed({"content.xml": content, "styles.xml": named, **apart})
 
 
 def style(name, family, properties="", parent="", more=""):
@@ -55,12 +50,8 @@ def cell(value, style_name="", formula=""):
     if value is None:
         return f"<table:table-cell{named}/>"
     shown = f"<text:p>{escape(str(value))}</text:p>"
-    if isinstance(value, str):
-        return f'<table:table-cell{named}{worked_out} office:value-type="string">{shown}</table:table-cell>'
-    return (
-        f'<table:table-cell{named}{worked_out} office:value-type="float" office:value="{value!r}">{shown}'
-        "</table:table-cell>"
-    )
+    kind = '"string"' if isinstance(value, str) else f'"float" office:value="{value!r}"'
+    return f"<table:table-cell{named}{worked_out} office:value-type={kind}>{shown}</table:table-cell>"
 
 
 def sheet(cells, name="Sheet1", columns="", shapes=""):
@@ -98,10 +89,8 @@ def chart(first, last, kind="chart:bar", vertical="false"):
 
 
 def shapes(number):
-    frames = "".join(
-        f'<draw:frame><draw:object xlink:href="./Object {each + 1}"/></draw:frame>' for each in range(number)
-    )
-    return f"<table:shapes>{frames}</table:shapes>"
+    frame = '<draw:frame><draw:object xlink:href="./Object {}"/></draw:frame>'.format
+    return f"<table:shapes>{''.join(map(frame, range(1, number + 1)))}</table:shapes>"
 
 
 def paragraph(text, style_name="", level=0):
@@ -131,14 +120,12 @@ def page(*boxes, hidden=False, more=""):
         + "</draw:text-box></draw:frame>"
         for box in boxes
     )
-    notes = (
-        "<presentation:notes><draw:frame><draw:text-box><text:p/></draw:text-box></draw:frame></presentation:notes>"
-    )
+    empty = "<draw:frame><draw:text-box><text:p/></draw:text-box></draw:frame>"
+    notes = f"<presentation:notes>{empty}</presentation:notes>"
     return f'<draw:page draw:style-name="dp{1 + hidden}">{frames}{more}{notes}</draw:page>'
 
 
 def odp(*pages):
     invisible = '<style:drawing-page-properties presentation:visibility="hidden"/>'
-    return document(
-        "presentation", "".join(pages), style("dp1", "drawing-page") + style("dp2", "drawing-page", invisible)
-    )
+    styles = style("dp1", "drawing-page") + style("dp2", "drawing-page", invisible)
+    return document("presentation", "".join(pages), styles)

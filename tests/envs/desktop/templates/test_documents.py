@@ -6,19 +6,7 @@ import zipfile
 import pytest
 
 from arpo.envs.desktop.templates import documents
-from arpo.envs.desktop.templates.documents import (
-    Chart,
-    Table,
-    column_name,
-    presentation,
-    read_charts,
-    read_paragraphs,
-    read_sheets,
-    read_slides,
-    read_tables,
-    spreadsheet,
-    text_document,
-)
+from arpo.envs.desktop.templates.documents import read_charts, read_paragraphs, read_sheets, read_slides, read_tables
 from tests.envs.desktop.templates import odf
 from tests.envs.desktop.templates.odf import BOLD, SPACES, chart, shapes, style
 
@@ -35,7 +23,7 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 def test_a_spreadsheet_is_read_as_it_was_written():
-    sheets = read_sheets(spreadsheet({"A & B": [["Name", 7, "x<y"], ["Ada", 3, 2.5]], "Two": []}))
+    sheets = read_sheets(documents.spreadsheet({"A & B": [["Name", 7, "x<y"], ["Ada", 3, 2.5]], "Two": []}))
     assert list(sheets) == ["A & B", "Two"]
     values = {name: cell.value for name, cell in sheets["A & B"].items()}
     assert values == {"A1": "Name", "B1": 7.0, "C1": "x<y", "A2": "Ada", "B2": 3.0, "C2": 2.5}
@@ -67,12 +55,12 @@ def test_the_style_and_the_format_of_a_cell_and_of_its_column_are_read():
 
 
 def test_paragraphs_are_read_with_their_level_and_the_style_that_all_of_them_has():
-    assert [each.text for each in read_paragraphs(text_document(["One & two", "Three"]))] == ["One & two", "Three"]
+    written = documents.text_document(["One & two", "Three"])
+    assert [each.text for each in read_paragraphs(written)] == ["One & two", "Three"]
     both = '<style:text-properties fo:font-weight="bold" fo:font-style="italic"/>'
     centred = style("P1", "paragraph", '<style:paragraph-properties fo:text-align="center"/>')
-    styles = (
-        style("T1", "text", '<style:text-properties fo:font-weight="bold"/>') + style("T2", "text", both) + centred
-    )
+    bold = '<style:text-properties fo:font-weight="bold"/>'
+    styles = style("T1", "text", bold) + style("T2", "text", both) + centred
     body = (
         '<text:p text:style-name="P1"><text:span text:style-name="T1">all </text:span>'
         '<text:span text:style-name="T2">bold</text:span></text:p>'
@@ -86,7 +74,8 @@ def test_paragraphs_are_read_with_their_level_and_the_style_that_all_of_them_has
     assert half.style == {}
     assert half.pieces == [{"fo:font-weight": "bold"}, {}]
     assert (head.text, head.heading) == ("head", 2)
-    assert read_tables(document(body, styles)) == [Table(rows=1, columns=3, text="in a table", paragraphs_above=3)]
+    table = documents.Table(rows=1, columns=3, text="in a table", paragraphs_above=3)
+    assert read_tables(document(body, styles)) == [table]
 
 
 def test_spaces_tabs_and_line_breaks_are_text():
@@ -109,19 +98,15 @@ def test_a_style_has_what_it_inherits_of_those_with_a_name_and_may_inherit_in_a_
     head = '<style:text-properties fo:font-weight="bold" fo:font-style="italic"/>'
     circle = style("A", "paragraph", "", "B") + style("B", "paragraph", '<style:text-properties fo:color="red"/>', "A")
     normal = '<style:text-properties fo:font-style="normal"/>'
-    first, second = read_paragraphs(
-        document(
-            '<text:p text:style-name="P1">a</text:p><text:p text:style-name="A">b</text:p>',
-            style("P1", "paragraph", normal, "Head", 'style:master-page-name="Landscape"'),
-            common=style("Head", "paragraph", head) + circle,
-        )
-    )
+    body = '<text:p text:style-name="P1">a</text:p><text:p text:style-name="A">b</text:p>'
+    own = style("P1", "paragraph", normal, "Head", 'style:master-page-name="Landscape"')
+    first, second = read_paragraphs(document(body, own, common=style("Head", "paragraph", head) + circle))
     assert first.style == {"fo:font-weight": "bold", "fo:font-style": "normal", "style:master-page-name": "Landscape"}
     assert second.style == {"fo:color": "red"}
 
 
 def test_slides_are_read_with_the_texts_of_their_boxes_and_without_notes():
-    slides = read_slides(presentation([("First", "one"), ("Second", "two")]))
+    slides = read_slides(documents.presentation([("First", "one"), ("Second", "two")]))
     assert [(slide.texts, slide.hidden) for slide in slides] == [(["First", "one"], False), (["Second", "two"], False)]
     boxes = (
         "<draw:frame><draw:text-box><text:p>a</text:p><text:p>b</text:p><text:p/></draw:text-box></draw:frame>"
@@ -139,18 +124,12 @@ def test_slides_are_read_with_the_texts_of_their_boxes_and_without_notes():
 def test_a_chart_is_read_by_its_class_and_the_cells_of_its_series():
     objects = [chart(2, 5).replace('chart:vertical="false"', ""), chart(2, 5, vertical="true")]
     content = document(shapes(2) + "<draw:object/>", kind="spreadsheet", objects=objects)
-    assert read_charts(content) == [
-        Chart("chart:bar", lies=False, series=["Sheet1.B2:Sheet1.B5"]),
-        Chart("chart:bar", lies=True, series=["Sheet1.B2:Sheet1.B5"]),
-    ]
+    series = ["Sheet1.B2:Sheet1.B5"]
+    assert read_charts(content) == [documents.Chart("chart:bar", lies=lies, series=series) for lies in (False, True)]
 
 
 def test_numbers_that_are_none_are_read_as_none():
-    body = (
-        '<table:table table:name="S"><table:table-row table:number-rows-repeated="-1"><table:table-cell '
-        'office:value-type="float" office:value="many"/></table:table-row>'
-        "</table:table>"
-    )
+    body = rows('<table:table-cell office:value-type="float" office:value="many"/>', repeated=-1)
     cell = read_sheets(document(body, kind="spreadsheet"))["S"]["A1"]
     assert cell.value != cell.value
     (head,) = read_paragraphs(document('<text:h text:outline-level="first">a</text:h>'))
@@ -191,14 +170,16 @@ CELL = f'<table:table-cell table:style-name="x" office:value-type="float" office
 LINE = f"<text:p>{'x' * 400_000}</text:p>"
 LONG = f'<table:table-cell office:value-type="string" {REPEATED}>{LINE}{LINE}</table:table-cell>'
 MANY = " ".join(f'fo:a{number}=""' for number in range(20_000))
+SPAN = '<text:span text:style-name="x">a</text:span>'
+CHARTS = f"<a {SPACES}>{'<chart:chart/>' * 1000}</a>"
 LOOKS = "".join(
     f'<style:style style:name="x" style:family="{family}"><style:text-properties {MANY}/></style:style>'
     for family in ("table-cell", "paragraph", "text")
 )
 
 
-def rows(cells, name="S"):
-    row = f'<table:table-row table:number-rows-repeated="64">{cells}</table:table-row>'
+def rows(cells, name="S", repeated=64):
+    row = f'<table:table-row table:number-rows-repeated="{repeated}">{cells}</table:table-row>'
     return f'<table:table table:name="{name}">{row}</table:table>'
 
 
@@ -209,14 +190,9 @@ HUGE = {
     "a long text": document(rows(LONG), kind="spreadsheet"),
     "lists": document("<text:list>" * 40_000 + "</text:list>" * 40_000),
     "tables in tables": document("<table:table>" * 30_000 + "</table:table>" * 30_000),
-    "looks": document(
-        '<text:p text:style-name="x"><text:span text:style-name="x">a</text:span></text:p>' * 5000, LOOKS
-    ),
+    "looks": document(f'<text:p text:style-name="x">{SPAN}</text:p>' * 5000, LOOKS),
+    "charts": document('<draw:object xlink:href="./Object 1"/>' * 10_000, kind="spreadsheet", objects=[CHARTS]),
 }
-
-
-CHARTS = f"<a {SPACES}>{'<chart:chart/>' * 1000}</a>"
-HUGE["charts"] = document('<draw:object xlink:href="./Object 1"/>' * 10_000, kind="spreadsheet", objects=[CHARTS])
 
 
 @pytest.mark.parametrize("what", HUGE)
@@ -229,4 +205,4 @@ def test_what_is_made_to_take_long_is_read_soon(what):
 
 
 def test_columns_have_the_names_of_a_spreadsheet():
-    assert [column_name(number) for number in (1, 26, 27, 52, 703)] == ["A", "Z", "AA", "AZ", "AAA"]
+    assert [documents.column_name(number) for number in (1, 26, 27, 52, 703)] == ["A", "Z", "AA", "AZ", "AAA"]

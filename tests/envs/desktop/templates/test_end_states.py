@@ -16,8 +16,7 @@ from arpo.envs.desktop.templates.lists import TEMPLATES
 from tests.envs.desktop.templates.local import LocalHome
 
 SEEDS = range(2)
-NAMES = [name for name in TEMPLATES if name != "calculator/copy-a-result"]
-"""Those whose results are files."""
+NAMES = [name for name in TEMPLATES if name != "calculator/copy-a-result"]  # those whose results are files
 
 
 def name(short):

@@ -36,12 +36,8 @@ def full():
 def scores(env, name):
     instance = TEMPLATES[name].instance(SEED)
     near_misses = {what: read_script(script) for what, script in instance.near_misses.items()}
-    return certify(
-        partial(play, env),
-        template_task(TEMPLATES[name], SEED),
-        Scripts(read_script(instance.solution), near_misses),
-        repeats=1,
-    )
+    scripts = Scripts(read_script(instance.solution), near_misses)
+    return certify(partial(play, env), template_task(TEMPLATES[name], SEED), scripts, repeats=1)
 
 
 @pytest.mark.parametrize("name", SMALL)

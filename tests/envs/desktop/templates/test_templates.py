@@ -3,6 +3,7 @@
 import re
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -158,10 +159,8 @@ def test_a_tree_has_the_contents_of_all_files_and_folders_end_in_a_slash(home):
 
 def test_a_link_and_a_pipe_are_no_files(home):
     home.run("ln -s a.txt work/link; mkfifo work/pipe; ln work/a.txt work/hard; ln -s in work/folder")
-    found = home.tree("work")
-    assert {path for path in found if path not in TREE} == {"link@", "pipe@", "folder@", "hard@"} or {
-        path for path in found if path not in TREE
-    } == {"link@", "pipe@", "folder@", "hard", "a.txt@"}  # which of the two names tar meets first
+    odd, found = {"link@", "pipe@", "folder@"}, home.tree("work").keys() - TREE.keys()
+    assert found in (odd | {"hard@"}, odd | {"hard", "a.txt@"})  # which of the two names tar meets first
 
 
 @pytest.mark.parametrize(
@@ -192,12 +191,6 @@ def test_a_file_larger_than_those_of_tasks_reads_as_an_empty_one(home):
 
 
 def test_bytes_that_are_no_archive_read_as_nothing():
-    class Odd:
-        def execute(self, command, *, shell):
-            return self
-
-        output = ""
-
-    odd = Odd()
+    odd = SimpleNamespace(execute=lambda command, *, shell: odd)
     for odd.output in ("", "!", "abc", "Y29tcGxldGU=", "AAAA"):
         assert Home(odd).tree("work") == {}

@@ -1,8 +1,4 @@
-"""Some file of each kind that tasks download: it opens, and holds nothing that a task asks for.
-
-With these, `benchmarks/osworld_sweep.py` sees whether tasks are set up and graded without an error; what a grader says
-of them means nothing.
-"""
+"""Some file of each kind that tasks download: it opens, and holds nothing that a task asks for."""
 
 import json
 import tarfile
@@ -22,8 +18,7 @@ TITLES = {
     "Interstellar Movie - Official Trailer.mp4": "Interstellar Movie - Official Trailer",
 }
 """By names: set-up waits for a window that has the title of the real file."""
-BOOK = "Spectral Graph Theory.pdf"
-"""In an archive, and opened by set-up."""
+BOOK = "Spectral Graph Theory.pdf"  # in an archive, and opened by set-up
 LINES = tuple(f"{month}, {revenue}, {expenses}" for month, revenue, expenses in INCOME)
 TEXT = "\n".join(LINES) + "\n"
 HZ = 22050

@@ -27,10 +27,6 @@ def build(tasks: Sequence[Task], cache: Path) -> None:
 
 
 def make_files(paths: Mapping[str, Sequence[Path]]) -> None:
-    subprocess.run(
-        [PYTHON, "-m", "tests.envs.osworld.standins.make"],
-        input=json.dumps(paths, default=str).encode(),
-        cwd=ROOT,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        check=True,
-    )
+    command, asked = [PYTHON, "-m", "tests.envs.osworld.standins.make"], json.dumps(paths, default=str).encode()
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(command, input=asked, cwd=ROOT, env=environment, check=True)

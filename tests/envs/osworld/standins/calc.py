@@ -28,8 +28,6 @@ INCOME = (
     ("March", 6100, 3420),
     ("April", 5750, 3300),
 )
-
-
 SALES = (("Week", "Sales", "COGS"), (1, 900, 620), (2, 1150, 700), (3, 870, 655), (4, 1320, 810))
 AMOUNTS = (("Record", "Amount"), ("rent", 840), ("books", 62), ("travel", 310), ("food", 455), ("phone", 29))
 LOANS = (

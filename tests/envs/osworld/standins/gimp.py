@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 400, 400
-TILE = 64
-"""GIMP keeps a layer in squares of so many pixels."""
-ACTIVE_LAYER, OFFSETS, COMPRESSION = 2, 15, 17
-"""Numbers of properties in GIMP's format."""
+TILE = 64  # GIMP keeps a layer in squares of so many pixels
+ACTIVE_LAYER, OFFSETS, COMPRESSION = 2, 15, 17  # numbers of properties in GIMP's format
 RGBA = 1
 SKY, MEADOW, BARN, SUN = (96, 144, 200), (104, 160, 96), (176, 88, 80), (232, 208, 120)
 BLACK, WHITE, YELLOW = (0, 0, 0), (255, 255, 255), (250, 210, 20)

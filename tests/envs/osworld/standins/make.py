@@ -1,7 +1,4 @@
-"""Makes stand-ins in the graders' environment: a JSON object on standard input, from ids to lists of paths.
-
-Tasks without a builder get some file of each kind.
-"""
+"""Makes stand-ins in the graders' environment: a JSON object on standard input, from ids to lists of paths."""
 
 import json
 import sys

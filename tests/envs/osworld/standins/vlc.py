@@ -20,9 +20,8 @@ def film(path: Path, seconds: int, **tags: str) -> None:
     import cv2
     from mutagen.mp4 import MP4
 
-    writer = cv2.VideoWriter(
-        str(path.with_suffix(".mp4")), cv2.VideoWriter.fourcc(*"mp4v"), FRAMES_A_SECOND, (320, 240)
-    )
+    codec = cv2.VideoWriter.fourcc(*"mp4v")
+    writer = cv2.VideoWriter(str(path.with_suffix(".mp4")), codec, FRAMES_A_SECOND, (320, 240))
     for frame in range(seconds * FRAMES_A_SECOND):
         writer.write(scene(frame // FRAMES_A_SECOND))
     writer.release()

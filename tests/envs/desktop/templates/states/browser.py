@@ -7,9 +7,8 @@ from tests.envs.desktop.templates.states.common import said
 
 
 def _sent(values, name="answer.json"):
-    return (
-        f"mkdir -p Downloads; {said(values if isinstance(values, str) else json.dumps(values), f'Downloads/{name}')}"
-    )
+    content = values if isinstance(values, str) else json.dumps(values)
+    return f"mkdir -p Downloads; {said(content, f'Downloads/{name}')}"
 
 
 def _form(right):
@@ -32,12 +31,9 @@ def _form(right):
 
 
 def fill_in_a_form(instance):
+    fields, order = r"Name: (\w+), item: (.+), count: (\d+)", r"(\w+) wants to order the item '(.+)', count (\d+)"
     words = instance.instruction
-    name, item, count = (
-        re.search(r"Name: (\w+), item: (.+), count: (\d+)", words).groups()
-        if "Name" in words
-        else (re.search(r"(\w+) wants to order the item '(.+)', count (\d+)", words).groups())
-    )
+    name, item, count = re.search(fields if "Name" in words else order, words).groups()
     right = {"Name": name, "Item": item, "Count": count}
     yield from _form(right)
     yield "a number", False, _sent({**right, "Count": int(count)})

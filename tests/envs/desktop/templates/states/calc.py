@@ -70,10 +70,8 @@ def sort_by_name(instance):
     right = [head, *sorted(rows, reverse=down)]
     names_alone = [(name, number) for (name, _), (_, number) in zip(right[1:], rows, strict=True)]
     yield "right", True, written(_cells(right))
-    for what, others in (
-        ("the other way", [head, *sorted(rows, reverse=not down)]),
-        ("the names alone", [head, *names_alone]),
-    ):
+    wrong = {"the other way": [head, *sorted(rows, reverse=not down)], "the names alone": [head, *names_alone]}
+    for what, others in wrong.items():
         if others != right:
             yield what, False, written(_cells(others))
 
@@ -97,11 +95,9 @@ def delete_a_row(instance):
     yield "right", True, written(_cells(rows[:number] + rows[number + 1 :]))
     yield "emptied", False, written({p: v for p, v in cells.items() if p[1:] != str(number + 1)})
     yield "nothing", False, written(cells)
-    hidden = ["", ' table:visibility="collapse"']
-    shown = (
-        f"<table:table-row{hidden[row == rows[number]]}>{''.join(map(cell, row))}</table:table-row>" for row in rows
-    )
-    yield "hidden", False, ods(f'<table:table table:name="Sheet1">{"".join(shown)}</table:table>')
+    lines = [f"<table:table-row>{''.join(map(cell, row))}</table:table-row>" for row in rows]
+    lines[number] = lines[number].replace("row>", 'row table:visibility="collapse">', 1)
+    yield "hidden", False, ods(f'<table:table table:name="Sheet1">{"".join(lines)}</table:table>')
 
 
 def make_the_header_bold(instance):
@@ -121,9 +117,8 @@ def make_the_header_bold(instance):
     )
 
     def dressed(named, places=("A1", "B1"), **others):
-        return written(
-            {**cells, **others, **{p: cell(cells.get(p), named) for p in places}}, styles=styles, common=common
-        )
+        chosen = {p: cell(cells.get(p), named) for p in places}
+        return written({**cells, **others, **chosen}, styles=styles, common=common)
 
     def spanned(text):
         span = f'<text:p><text:span text:style-name="T1">{text}</text:span>'

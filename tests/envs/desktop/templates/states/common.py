@@ -1,8 +1,4 @@
-"""States of files that tasks of several applications share.
-
-A state is a triple: what it is, whether it is right, and a shell command in the home directory that leads to it or the
-content of the document that is left there.
-"""
+"""States that applications share: what each is, whether it is right, and a command or content that makes it."""
 
 import re
 import shlex

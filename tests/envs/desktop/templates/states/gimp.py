@@ -6,6 +6,7 @@ import re
 import struct
 
 from PIL import Image, ImageDraw, ImageOps
+from PIL.Image import Transpose
 from PIL.PngImagePlugin import PngInfo, putchunk
 
 from tests.envs.desktop.templates.states.common import names_in, other_files
@@ -120,27 +121,19 @@ def crop_a_picture(instance):
 def _transformed(instance, ways):
     path, start = picture_of(instance)
     wanted = next(way for name, way in ways.items() if name in instance.instruction)
-    for each in Image.Transpose:
+    for each in Transpose:
         yield each.name, each is wanted, left(start.transpose(each), path)
     yield "a little darker", False, left(darker(start.transpose(wanted)), path)
     yield from of_a_picture(path, start, start.transpose(wanted))
 
 
 def flip_a_picture(instance):
-    return _transformed(
-        instance, {"horizontally": Image.Transpose.FLIP_LEFT_RIGHT, "vertically": Image.Transpose.FLIP_TOP_BOTTOM}
-    )
+    return _transformed(instance, {"horizontally": Transpose.FLIP_LEFT_RIGHT, "vertically": Transpose.FLIP_TOP_BOTTOM})
 
 
 def rotate_a_picture(instance):
-    return _transformed(
-        instance,
-        {
-            "90 degrees clockwise": Image.Transpose.ROTATE_270,
-            "90 degrees counter": Image.Transpose.ROTATE_90,
-            "180": Image.Transpose.ROTATE_180,
-        },
-    )
+    quarters = {"90 degrees clockwise": Transpose.ROTATE_270, "90 degrees counter": Transpose.ROTATE_90}
+    return _transformed(instance, {**quarters, "180": Transpose.ROTATE_180})
 
 
 def invert_the_colours(instance):
