@@ -138,6 +138,12 @@ def test_the_lists_for_containers_hold_what_a_container_can(needs, name, of, cou
     assert len(found) == count
 
 
+@needs_files
+def test_tasks_are_loaded_by_need_from_a_list_with_some_that_cannot_run(needs):
+    loaded = {task.id for task in tasks_by_need(FILES, ids_of("osworld_369"), needs=["nothing"])}
+    assert loaded == {name for name, need in needs.items() if need is Need.NOTHING}
+
+
 @pytest.mark.parametrize("needs", [["files", "VSCode"], [], "files", None, [["files"]]])
 def test_needs_that_there_are_not_are_refused(needs):
     with pytest.raises(ConfigError, match=r"needs=.* must be some of \[nothing, files, a package, "):
