@@ -67,6 +67,12 @@ def scores_of(groups: list[Group]) -> list[list[TokenScores]]:
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_every_method_checks_the_numbers_of_all(name):
+    with pytest.raises(ValueError, match="clip_low=0 with clip_high=0"):
+        replace(METHODS[name], clip_low=0.0, clip_high=0.0)
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(name):
     method, rng = METHODS[name], random.Random(0)
     groups = [random_group(rng, number) for number in range(200)]
