@@ -105,7 +105,8 @@ def test_no_step_is_older_than_the_lag_and_no_group_is_lost(make_data, order, la
     batches = [event for event in diary.events if event[0] == "batch"]
     assert [event[1:3] for event in batches] == [(number, number) for number in range(6)]
     assert [iteration - min(versions) <= lag for _, iteration, _, versions in batches] == [True] * 6
-    assert 2 in diary.ahead[0]  # of two groups an iteration: one of the next was asked for before the update
+    # Of two groups an iteration, one of the next was asked for before the update, and may have finished first.
+    assert 2 in [*diary.ahead[0], *diary.taken[0]]
     assert diary.ahead[5] == []  # nothing beyond the last iteration
     assert max(map(len, diary.ahead)) <= 2 * (lag + 1)  # the bound of what is asked for and not yet learned from
     assert sorted(number for taken in diary.taken for number in taken) == list(range(12))
