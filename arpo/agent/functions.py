@@ -41,8 +41,8 @@ def typed(call: Call, functions: Sequence[Function]) -> Call:
     text is wanted. A value that is none of the type stays as it is, and the desktop refuses it.
     """
     kinds = {function.name: function.parameters for function in functions}.get(call.function, {})
-    typed = {name: _of_kind(value, kinds[name]) if name in kinds else value for name, value in call.arguments.items()}
-    return Call(call.function, typed)
+    values = {name: _of_kind(value, kinds[name]) if name in kinds else value for name, value in call.arguments.items()}
+    return Call(call.function, values)
 
 
 def _of_kind(value: Scalar, kind: Kind) -> Scalar:
