@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -13,7 +14,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "arpo").rglob("*.py"))
 SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in SOURCES}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in SOURCES}
+
 
 RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").rglob("*.py")}
 
@@ -142,7 +148,8 @@ def test_the_root_holds_what_a_person_can_take_in_and_no_ring_outgrows_its_budge
 
 
 def test_a_heavy_library_is_known_to_few_files_and_nothing_is_re_exported():
-    users = {library: {name for name, tree in TREES.items() if library in imports(tree)} for library in HEAVY}
+    used = {name: imports(tree) for name, tree in trees().items()}
+    users = {library: {name for name, names in used.items() if library in names} for library in HEAVY}
     assert {library: names - HEAVY[library] for library, names in users.items() if names - HEAVY[library]} == {}
     for path in PACKAGE:
         if path.name == "__init__.py":
@@ -158,7 +165,7 @@ def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks(
 
 def test_a_function_fits_a_screen():
     too_long = []
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for function in functions(tree):
             body = function.body[1:] if ast.get_docstring(function) else function.body
             if body and (lines := (body[-1].end_lineno or 0) - body[0].lineno + 1) > FUNCTION_LINES:
@@ -180,7 +187,7 @@ def undocumented(name: str, tree: ast.Module) -> list[str]:
 
 def badly_opened(name: str) -> Iterator[str]:
     """What ruff's D401 lets pass, as `Where` and `The`, and a thing that is documented as if it was a function."""
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(trees()[name]):
         if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
             word = re.split(r"[^\w'-]", text, maxsplit=1)[0]
             acts = isinstance(node, Function) and "property" not in " ".join(map(ast.unparse, node.decorator_list))
@@ -189,14 +196,14 @@ def badly_opened(name: str) -> Iterator[str]:
 
 
 def test_what_is_public_is_documented_a_function_by_an_imperative_and_a_thing_by_a_noun_phrase():
-    assert [line for name, tree in TREES.items() for line in [*undocumented(name, tree), *badly_opened(name)]] == []
+    assert [line for name, tree in trees().items() for line in [*undocumented(name, tree), *badly_opened(name)]] == []
 
 
 def test_nothing_is_printed_evaluated_or_probed():
     """People read logs and the progress line; attributes are declared, not guessed."""
     found = [
         f"{name}:{node.lineno}: {node.func.id}"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id in {"print", "eval", "exec", "hasattr", "setattr"}
@@ -207,7 +214,7 @@ def test_nothing_is_printed_evaluated_or_probed():
 
 def test_broad_excepts_turn_into_errors_of_ours_or_raise_again():
     """`except Exception` stands at the border to foreign code, and nothing is swallowed."""
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for handler in (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)):
             caught = ast.unparse(handler.type) if handler.type else "everything"
             if caught in ("everything", "Exception", "BaseException"):

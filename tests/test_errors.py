@@ -20,7 +20,6 @@ from arpo.errors import (
 from arpo.host.terminal import print_table
 
 ROOT = Path(__file__).parents[1]
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in (ROOT / "arpo").rglob("*.py")}
 
 FORGED = "12:00:00 INFO    in_domain: success 100.0 %"
 HOSTILE = {
@@ -102,8 +101,8 @@ def test_every_error_with_words_of_others_quotes_them():
     """Subclasses that write a constructor of their own would go around it."""
     own = [
         node.name
-        for tree in TREES.values()
-        for node in ast.walk(tree)
+        for path in (ROOT / "arpo").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.ClassDef)
         and {"EnvError", "ActionParseError"} & {ast.unparse(each) for each in node.bases}
         if any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in node.body)

@@ -132,8 +132,7 @@ class VllmEngine(ThreadedEngine):
         self._chat = ChatTokenizer(path)
         _check_forbidden(len(self._chat.forbidden_ids))
         at_once = 1 if deterministic else max_num_seqs
-        shapes = CheckpointWeights(path).shapes
-        super().__init__(max_in_flight=at_once, shapes=shapes, dtype=dtype_of(dtype))
+        super().__init__(max_in_flight=at_once, shapes=CheckpointWeights(path).shapes, dtype=dtype_of(dtype))
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic

@@ -36,8 +36,9 @@ def short_choices() -> Mapping[str, Mapping[str, Any]]:
     return {**short, "architecture": {**shapes, **short["architecture"]}}
 
 
+@cache
 def register_choices() -> None:
-    """Let Hydra find the choices that are no files of conf/; idempotent."""
+    """Let Hydra find the choices that are no files of conf/, once a process."""
     Plugins.instance().register(StudiesSearchPath)
     store = ConfigStore.instance()
     for group, choices in short_choices().items():

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
 
+from tests.composed import composed, remember_files
+
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "lightning", "transformers", "ray", "vllm"}
 
@@ -94,4 +96,6 @@ def play(output: Path, words: Sequence[str], writer: int) -> NoReturn:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    remember_files()
+    composed("experiment=smoke")
     serve()
