@@ -40,7 +40,7 @@ MOST_KNOWN = 2**16
 CLOSE_S = 60.0
 """Seconds in which the library must free what it has; a call of it that hangs would never let a run end."""
 
-_Order = GenerateRequest | Callable[[Future[None]], None]
+_Order = GenerateRequest | Callable[[Future[Any]], None]
 """A request, or an update or a sleep, which comes when nothing is in flight."""
 _Command = tuple[_Order, Future[Any], float]
 """An order, the future of its result, and the time at which it came."""
@@ -65,6 +65,10 @@ class ThreadedEngine(ABC):
         self._check_pictures = PictureCheck()
         self._version = 0
         self._asleep = False
+        self._shared: Mapping[str, Tensor] | None = None
+        """What a policy of this process may be views of, once it was asked for."""
+        self._unchanged: int | None = None
+        """The checksum of all weights while no policy may change them."""
         self._wake = threading.Condition()
         self._commands: deque[_Command] = deque()
         self._in_flight: dict[str, Future[Response]] = {}
@@ -90,6 +94,12 @@ class ThreadedEngine(ABC):
             EngineGoneError: If the engine is dead or closed.
         """
         await self._put(partial(self._update, tensors, version))
+
+    async def weights(self) -> Mapping[str, Tensor]:
+        """See `InferenceEngine.weights`."""
+        if self._shared is None:
+            self._shared = await self._put(self._share)
+        return self._shared
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
@@ -196,12 +206,16 @@ class ThreadedEngine(ABC):
         try:
             if self._asleep:
                 self._wake_weights()
+            else:
+                self._check_unchanged()
             received = ChecksummedTensors(matched(tensors, self._shapes), self._dtype)
             self._load(self._counted(received))
             self._compare(received, version)
             if self._asleep:
                 self._wake_cache()
             self._asleep = False
+            if self._unchanged is not None and self._shapes.keys() <= {*received.names}:
+                self._unchanged = received.checksum
             self._reset_caches()
             self._stamp(version)
         except Exception as error:
@@ -223,13 +237,34 @@ class ThreadedEngine(ABC):
         self._counts["check_s"] += time.monotonic() - began  # type: ignore[assignment]  # floats too
 
     def _counted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        for named in tensors:
+        for name, tensor in tensors:
             self._counts["steps"] += 1
-            yield named
+            self._counts["moved_bytes"] += 0 if self._is_shared(name, tensor) else tensor.nbytes
+            yield name, tensor
+
+    def _is_shared(self, name: str, tensor: Tensor) -> bool:
+        """Return whether a tensor of an update is the engine's own."""
+        own = (self._shared or {}).get(name)
+        return own is not None and (own.data_ptr(), own.dtype) == (tensor.data_ptr(), tensor.dtype)
+
+    def _share(self, future: Future[Mapping[str, Tensor]]) -> None:
+        weights = self._weights()
+        if weights:
+            self._unchanged = self._checksum(list(self._shapes))
+        future.set_result(weights)
+
+    def _check_unchanged(self) -> None:
+        """Check that shared weights have not changed since the last update, but while the engine slept."""
+        if self._unchanged is not None and self._checksum(list(self._shapes)) != self._unchanged:
+            raise WeightSyncError(
+                "the weights that the engine shares with the policy changed while it answered, so that its last "
+                "responses are of unknown ones: go on with resume=auto, or with two copies (engine.one_copy=false)"
+            )
 
     def _go_to_sleep(self, future: Future[None]) -> None:
         try:
             if not self._asleep:
+                self._check_unchanged()
                 self._suspend()
         except Exception as error:
             future.set_exception(EngineError(f"the engine could not go to sleep: {error}"))
@@ -262,6 +297,10 @@ class ThreadedEngine(ABC):
 
     def _stamp(self, version: int) -> None:  # noqa: B027 - optional
         """Name the weights to the library, if it says of each token which ones made it."""
+
+    def _weights(self) -> Mapping[str, Tensor]:
+        """Return the weights that a policy of this process may be views of, by their names in the checkpoint."""
+        return {}
 
     def _suspend(self) -> None:  # noqa: B027 - optional
         """Free the memory of weights and caches on the device; nothing is in flight."""

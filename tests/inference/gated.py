@@ -91,6 +91,9 @@ class Gated:
         self.version = version
         self.note(f"loaded {version}")
 
+    async def weights(self):
+        return {}
+
     async def sleep(self):
         self.note("sleeps")
 
@@ -172,6 +175,9 @@ class Echo:
         self.version = version
 
         self.asleep = False
+
+    async def weights(self):
+        return {}
 
     async def sleep(self):
         self.asleep = True
