@@ -237,9 +237,9 @@ class PolicyModule(L.LightningModule):
         policy = self.build(partial(self.make_policy, shared=weights, share_trained=in_turn))
         if policy.shares_trained:  # a checkpoint that is resumed changes them before the first update
             runtime.run(runtime.engine.sleep())
-        message = "the policy and the engine have %.2f of %.2f GiB of weights in common, and no copy of them"
+        own, whole = (sum(each.nbytes for each in part) / 2**20 for part in (policy.shared, policy.parameters()))
         log.info(
-            message, *(sum(each.nbytes for each in part) / 2**30 for part in (policy.shared, policy.parameters()))
+            "%.1f of the policy's %.1f MiB of weights are the engine's own: there is one copy of them", own, whole
         )
         return policy
 
