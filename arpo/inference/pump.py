@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import TracebackType
 from typing import Any
 
@@ -208,14 +208,16 @@ class ThreadedEngine(ABC):
                 self._wake_weights()
             else:
                 self._check_unchanged()
-            received = ChecksummedTensors(matched(tensors, self._shapes), self._dtype)
-            self._load(self._counted(received))
-            self._compare(received, version)
+            others = self._not_shared(matched(tensors, self._shapes))
+            if others is None:
+                self._keep_sharing()
+            else:
+                received = ChecksummedTensors(others, self._dtype)
+                self._load(self._counted(received))
+                self._compare(received, version)
             if self._asleep:
                 self._wake_cache()
             self._asleep = False
-            if self._unchanged is not None and self._shapes.keys() <= {*received.names}:
-                self._unchanged = received.checksum
             self._reset_caches()
             self._stamp(version)
         except Exception as error:
@@ -239,13 +241,24 @@ class ThreadedEngine(ABC):
     def _counted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in tensors:
             self._counts["steps"] += 1
-            self._counts["moved_bytes"] += 0 if self._is_shared(name, tensor) else tensor.nbytes
+            self._counts["moved_bytes"] += tensor.nbytes
             yield name, tensor
 
-    def _is_shared(self, name: str, tensor: Tensor) -> bool:
-        """Return whether a tensor of an update is the engine's own."""
-        own = (self._shared or {}).get(name)
-        return own is not None and (own.data_ptr(), own.dtype) == (tensor.data_ptr(), tensor.dtype)
+    def _not_shared(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]] | None:
+        """Return the tensors of an update again; None where all are the engine's own, in which it has been made."""
+        own, seen = self._shared or {}, []
+        for name, tensor in tensors:
+            seen.append((name, tensor))
+            if name not in own or not _same_memory(tensor, own[name]):
+                return chain(seen, tensors)
+        return None if own else iter(seen)
+
+    def _keep_sharing(self) -> None:
+        """Check that the engine still computes with the tensors that it shares, and note what they are now."""
+        held = self._weights()
+        if not all(name in held and _same_memory(held[name], own) for name, own in (self._shared or {}).items()):
+            raise WeightSyncError("the engine holds other weights than those that it shares with the policy")
+        self._unchanged = self._checksum(list(self._shapes))
 
     def _share(self, future: Future[Mapping[str, Tensor]]) -> None:
         weights = self._weights()
@@ -391,6 +404,10 @@ def check_length(tokens: int, max_model_len: int) -> None:
     """Raise an `EngineError` where a context leaves no room for at least one token of a response."""
     if tokens >= max_model_len:
         raise EngineError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return (one.data_ptr(), one.dtype) == (other.data_ptr(), other.dtype)
 
 
 def _fail(future: Future[Any], error: EngineError) -> None:

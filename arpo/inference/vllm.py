@@ -10,7 +10,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -254,16 +253,7 @@ class VllmEngine(ThreadedEngine):
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         if self._lora_rank is not None:
             self._load_adapter(dict(tensors))
-            return
-        others, given = iter(tensors), []
-        for named in others:
-            given.append(named)
-            if not self._is_shared(*named):
-                break
-        else:  # the update has been made where the engine reads it
-            return
-        tensors = chain(given, others)
-        if self._engine.vllm_config.parallel_config.world_size == 1:
+        elif self._engine.vllm_config.parallel_config.world_size == 1:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
         else:
             self._load_through_file(tensors)
