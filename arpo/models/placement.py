@@ -56,7 +56,7 @@ def shard(
 
 
 def load(policy: nn.Module, unit: nn.Module, read: Callable[[str, torch.Size], Tensor]) -> None:
-    """Give the parameters of a part of a policy that are on the meta device their values; shared ones stay shared.
+    """Load the parameters of a part of a policy that are on the meta device; shared ones stay shared.
 
     `read` gives the value of a parameter by its name in the policy and its shape; one of its format is taken as it is.
     """
