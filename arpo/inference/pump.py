@@ -75,7 +75,7 @@ class ThreadedEngine(ABC):
         self._end: EngineGoneError | None = None
         self._closing = False
         self._keys = itertools.count()
-        self._counts: Counter[str] = Counter(steps=0)
+        self._counts: Counter[str] = Counter(steps=0, moved_bytes=0)
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
 
