@@ -1,5 +1,6 @@
 """What every test shares: one thread, no network, shapes checked at run time, and one tiny Qwen2.5-VL."""
 
+import gc
 import os
 import signal
 import sys
@@ -91,6 +92,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in item.iter_markers("timeout"):
             longest[item.path] = max(longest[item.path], mark.args[0])
     items.sort(key=lambda item: -longest[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at what was imported: every engine that closes asks for one."""
+    gc.freeze()
 
 
 def tiny(family: str) -> Callable[[pytest.TempPathFactory], Path]:

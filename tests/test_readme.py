@@ -223,16 +223,18 @@ def test_numbers_of_a_study_stand_in_marked_blocks_that_its_collect_script_can_f
     assert len(readme.splitlines()) <= 150
 
 
-def messages(path: Path) -> Iterator[str]:
+@cache
+def messages(path: Path) -> list[str]:
     """Every string that a file of code may say, with an ellipsis for what varies."""
-    tree = ast.parse(path.read_text("utf-8"))
-    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    found, nodes = [], list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    silent = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    silent |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
-            yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
-            yield re.sub(r"%\.?\d*[sdfg]", "…", node.value)
+            found.append(re.sub(r"%\.?\d*[sdfg]", "…", node.value))
+    return found
 
 
 def explained() -> list[str]:

@@ -25,7 +25,7 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.rollout.stream import RolloutCollector
 from tests.callbacks.support import quiet_trainer
 from tests.callbacks.test_weight_sync import LoggedEngine, Policy, SyncedModule
-from tests.invariant.ranks import on_ranks
+from tests.invariant.processes import on_ranks
 from tests.rollout.conftest import COMPACT
 
 WEIGHTS = 3

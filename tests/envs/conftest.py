@@ -20,6 +20,9 @@ def engine():
 
 
 @pytest.fixture
-def web():
+def web(monkeypatch, tmp_path_factory):
+    # No server of tests is asked over TLS, and to read all authorities takes longer than a request.
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
     with running_web() as web:
         yield web

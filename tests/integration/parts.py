@@ -1,7 +1,8 @@
 """A whole training in this process: every part is real, the desktops are in memory, and the responses are written."""
 
+import copy
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import lightning as L
@@ -78,6 +79,12 @@ class Recorder(L.Callback):
         return {name for name in after if not torch.equal(before[name], after[name])}
 
 
+@cache
+def loaded(model: Path) -> Policy:
+    """The policy that trainings begin with: each copies it, which takes a fraction of the time."""
+    return Policy(model)
+
+
 def train(
     model: Path,
     directory: Path,
@@ -100,7 +107,7 @@ def train(
 
     The tolerance is that of written responses, whose log-probabilities no model computed.
     """
-    chat = ChatTokenizer(model)
+    chat, images = loaded(model).chat, loaded(model).images
     runtime = RolloutRuntime(
         lambda: make_engine(chat),
         EnvPool(make_env, size=4, backend="thread"),
@@ -119,7 +126,8 @@ def train(
         default_root_dir=directory,
         num_sanity_val_steps=0,
     )
-    module = GRPOModule(policy or partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), GRPO())
+    make = policy or (lambda: copy.deepcopy(loaded(model), {id(part): part for part in (chat, images)}))
+    module = GRPOModule(make, partial(torch.optim.AdamW, lr=learning_rate), GRPO())
     sampler = ShuffledTasks(tasks, len(tasks), seed=0, group_size=group_size, max_steps=max_steps)
     data = RolloutDataModule(collector, sampler)
     try:

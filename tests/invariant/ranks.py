@@ -3,8 +3,6 @@
 Every variant runs in processes that are forked from this one, which has imported everything and computed nothing.
 """
 
-import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +15,6 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy, Strategy
-from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
 
 from arpo.callbacks.checkpoint import IterationCheckpoint
@@ -34,6 +31,7 @@ from arpo.modules.grpo import GRPOModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.replay import ReplayBuffer
 from arpo.types import RolloutBatch, Trajectory
+from tests.invariant.processes import on_ranks
 from tests.modules.conftest import quiet_trainer as quiet
 
 SHARED = {"minibatches": 2, "micro_batch_tokens": 160}
@@ -97,21 +95,6 @@ def strategy(way: str) -> Strategy | str:
 def quiet_trainer(ranks: int, strategy: Strategy | str, **options: Any) -> L.Trainer:
     """A trainer on so many processors that writes and shows nothing, unless `options` say so."""
     return quiet(devices=ranks, strategy=strategy, use_distributed_sampler=False, **options)
-
-
-def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work` in so many processes, which Lightning takes for started from outside."""
-    environment = {}
-    if ranks > 1:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    start_processes(_rank, (environment, work, arguments), ranks, start_method="fork")
-
-
-def _rank(rank: int, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
-    os.environ |= environment | ({"LOCAL_RANK": str(rank)} if environment else {})
-    work(*arguments)
 
 
 class Store:

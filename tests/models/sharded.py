@@ -15,7 +15,7 @@ from arpo.callbacks.checkpoint import export_policy
 from arpo.models import policy as policies
 from arpo.models.placement import full
 from arpo.models.policy import LoraSettings, Policy
-from tests.invariant.ranks import on_ranks
+from tests.invariant.processes import on_ranks
 from tests.models.test_policy import mixed_batch
 
 ADAPTERS: dict[str, Any] = {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False}

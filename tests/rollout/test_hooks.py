@@ -19,7 +19,7 @@ import torch.distributed as dist
 from arpo.errors import ArpoError, ConfigError
 from arpo.rollout import hooks
 from arpo.rollout.hooks import runtime_of
-from tests.invariant.ranks import on_ranks
+from tests.invariant.processes import on_ranks
 
 RANKS = 2
 ERROR = "no room for the engine"

@@ -19,7 +19,9 @@ from arpo.run.train import build_logger, build_trainer
 
 
 def composed(choice: str, run_dir: Path, *words: str) -> DictConfig:
-    return compose("train", [f"logger={choice}", f"paths.run_dir='{run_dir}'", *words])
+    cfg = compose("train", [f"logger={choice}", "paths.run_dir=run", *words])  # the same words are composed once
+    cfg.paths.run_dir = str(run_dir)
+    return cfg
 
 
 class Counting(L.LightningModule):

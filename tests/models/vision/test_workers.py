@@ -21,9 +21,8 @@ TRAINER = """
 import sys, time
 from arpo.models.vision.workers import PatchWorkers
 from arpo.models.vision.tower import PatchSettings
-from tests.models.samples import screenshot
 workers = PatchWorkers(PatchSettings(14, 2, 3136, 15680), 1)
-workers.submit(screenshot(0)[1]).result()
+workers.submit(sys.stdin.buffer.read()).result()
 print("ready", flush=True)
 time.sleep(100)
 """
@@ -91,7 +90,10 @@ def test_workers_are_used_where_they_are_worth_it_and_end_when_told(tiny_model):
 
 
 def test_a_worker_ends_when_its_trainer_is_killed():
-    with subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE) as trainer:
+    command, pipe = [sys.executable, "-c", TRAINER], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as trainer:
+        trainer.stdin.write(screenshot(0)[1])
+        trainer.stdin.close()
         assert trainer.stdout.readline() == b"ready\n"
         (worker,) = own_workers(trainer.pid)
         trainer.send_signal(signal.SIGKILL)

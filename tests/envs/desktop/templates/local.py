@@ -4,11 +4,12 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 from arpo.envs.desktop.templates.template import HOME, Home
 from arpo.envs.guest.client import Execution, HangingProgramError
 
-ENDED = ("timeout", "--signal=KILL", "2")  # before a program that may hang: it ends what that has started too
+TIMEOUT_S = 2  # of a program that may hang
 LARGEST_OUTPUT = 320 * 1024  # characters of what a program writes that a guest hands on
 POWERLESS = ("setpriv", "--bounding-set=-all", "--") if os.geteuid() == 0 and shutil.which("setpriv") else ()
 """Before a program of root's, which may otherwise read what is locked; the user of a guest may not."""
@@ -24,13 +25,17 @@ class LocalGuest:
 
     def execute(self, command, *, shell):
         command = command.replace(HOME, str(self.folder))
-        words = [*ENDED, *POWERLESS, "sh", "-c", command]
-        environment = {**os.environ, "TMPDIR": str(self.folder.parent)}
-        text = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
-        done = subprocess.run(words, cwd=self.folder, env=environment, check=False, **text)
-        if done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
-            raise HangingProgramError("guest", f"{command!r} did not end")
-        return Execution(done.stdout[:LARGEST_OUTPUT], done.stderr, done.returncode)
+        path = f"{sys.base_prefix}/bin:{os.environ['PATH']}"  # a shim that looks for Python first takes as long as it
+        environment = {**os.environ, "PATH": path, "TMPDIR": str(self.folder.parent)}
+        options = {"cwd": self.folder, "env": environment, "encoding": "utf-8", "errors": "replace"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+        with subprocess.Popen([*POWERLESS, "sh", "-c", command], **options, **pipes) as program:
+            try:
+                output, errors = program.communicate(timeout=TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(program.pid, signal.SIGKILL)  # what it has started ends too
+                raise HangingProgramError("guest", f"{command!r} did not end") from None
+        return Execution(output[:LARGEST_OUTPUT], errors, program.returncode)
 
 
 class LocalHome(Home):

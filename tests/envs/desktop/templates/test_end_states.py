@@ -144,9 +144,7 @@ def test_garbage_in_the_place_of_all_files_solves_nothing(name, homes):
     instance = TEMPLATES[name].instance(0)
     for command in GARBAGE.values():
         home = homes(instance)
-        for path in instance.files:
-            if not path.endswith("/"):
-                home.run(command.format(path))
+        home.run("\n".join(command.format(path) for path in instance.files if not path.endswith("/")))
         assert instance.done(home) is False
 
 

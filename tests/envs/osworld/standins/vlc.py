@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 FRAMES_A_SECOND = 25
+ENCODED: dict[int, bytes] = {}
+"""Films without tags by their seconds: encoding takes long, and several tasks want one of the same length."""
 
 
 def scene(second: int) -> Any:
@@ -20,11 +22,14 @@ def film(path: Path, seconds: int, **tags: str) -> None:
     import cv2
     from mutagen.mp4 import MP4
 
-    codec = cv2.VideoWriter.fourcc(*"mp4v")
-    writer = cv2.VideoWriter(str(path.with_suffix(".mp4")), codec, FRAMES_A_SECOND, (320, 240))
-    for frame in range(seconds * FRAMES_A_SECOND):
-        writer.write(scene(frame // FRAMES_A_SECOND))
-    writer.release()
+    if seconds not in ENCODED:
+        codec = cv2.VideoWriter.fourcc(*"mp4v")
+        writer = cv2.VideoWriter(str(path.with_suffix(".mp4")), codec, FRAMES_A_SECOND, (320, 240))
+        for frame in range(seconds * FRAMES_A_SECOND):
+            writer.write(scene(frame // FRAMES_A_SECOND))
+        writer.release()
+        ENCODED[seconds] = path.read_bytes()
+    path.write_bytes(ENCODED[seconds])
     tagged = MP4(path)
     for name, text in tags.items():
         tagged["\xa9" + name] = text
