@@ -9,6 +9,7 @@ import sys
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.set_threshold(20_000)  # imports make millions of objects, which collections of garbage look at in vain
 # Before torch is imported: threads of several libraries that spin against each other make two cores ten times slower.
 for name, value in {
     "OMP_NUM_THREADS": "1",
