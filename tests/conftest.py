@@ -40,7 +40,7 @@ from beartype import BeartypeConf, beartype  # noqa: E402
 from hydra.core.global_hydra import GlobalHydra  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
-from tests.composed import remember_files  # noqa: E402
+from tests.composed import remember_parts  # noqa: E402
 
 hypothesis.settings.register_profile("quick", max_examples=40, deadline=None)
 hypothesis.settings.load_profile("quick")
@@ -64,7 +64,7 @@ def remembering(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]
     return of
 
 
-remember_files()
+remember_parts()
 hydra.compose = remembering(hydra.compose)
 
 pytest.register_assert_rewrite("tests.integration.runs")  # its assertions say what they found
