@@ -5,6 +5,7 @@ from functools import cache
 from typing import cast
 
 import hydra
+import omegaconf
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -27,8 +28,9 @@ def composed(
         return hydra.compose(config, [*where, *overrides])
 
 
-def remember_files() -> None:
-    """Let Hydra read each file once a process: of forty in a composition, most are in the next one too."""
+def remember_parts() -> None:
+    """Let Hydra read a file, and OmegaConf parse a value, once a process: most are in the next composition too."""
+    omegaconf.base.parse = omegaconf._utils.parse = cache(omegaconf.base.parse)
     Plugins.instance()  # finds the kinds of sources
     source = SourcesRegistry.instance().resolve("file")
     load_config = source.load_config

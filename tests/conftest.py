@@ -9,6 +9,7 @@ import sys
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.set_threshold(20_000)  # imports make millions of objects, which collections of garbage look at in vain
 # Before torch is imported: threads of several libraries that spin against each other make two cores ten times slower.
 for name, value in {
     "OMP_NUM_THREADS": "1",
@@ -39,7 +40,7 @@ from beartype import BeartypeConf, beartype  # noqa: E402
 from hydra.core.global_hydra import GlobalHydra  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
-from tests.composed import remember_files  # noqa: E402
+from tests.composed import remember_parts  # noqa: E402
 
 hypothesis.settings.register_profile("quick", max_examples=40, deadline=None)
 hypothesis.settings.load_profile("quick")
@@ -63,7 +64,7 @@ def remembering(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]
     return of
 
 
-remember_files()
+remember_parts()
 hydra.compose = remembering(hydra.compose)
 
 pytest.register_assert_rewrite("tests.integration.runs")  # its assertions say what they found

@@ -1,19 +1,14 @@
 """The inference protocol, and the facts that an engine reads of a checkpoint before it loads it."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
-from transformers import AutoConfig
 
 from arpo.errors import ConfigError
-from arpo.models.checkpoint import CheckpointWeights
-from arpo.models.family import family_of
-from arpo.models.processor import load_processor
 
 GREEDY = 1e-5
 """The temperature below which a response is greedy, for vLLM too: scores divided by less may overflow."""
@@ -130,14 +125,6 @@ def check_context(path: str | Path, max_model_len: int) -> None:
         )
 
 
-def is_recurrent(path: str | Path) -> bool:
-    """Return whether layers of a model carry a state in the place of attention; False where it is not there yet."""
-    if not (Path(path) / "config.json").exists():
-        return False
-    shape = load_processor(path, AutoConfig)
-    return family_of(path).attention_layers(shape) < int(shape.text_config.num_hidden_layers)
-
-
 def context_of(path: str | Path) -> int | None:
     """Return the tokens that a checkpoint was made for; None where there is none, or no number in it."""
     file = Path(path) / "config.json"
@@ -152,12 +139,3 @@ def context_of(path: str | Path) -> int | None:
     if positions is not None and not isinstance(positions, int):
         raise ConfigError(f"{file}: max_position_embeddings must be a whole number, got {positions!r}")
     return positions
-
-
-def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
-    """Return the size of a weight update in numbers: of all weights, or of adapters of the blocks' linear layers."""
-    shapes = CheckpointWeights(path).shapes
-    if lora_rank is None:
-        return sum(math.prod(shape) for shape in shapes.values())
-    adapted = (shape for name, shape in shapes.items() if ".layers." in name and len(shape) == 2)
-    return sum(lora_rank * sum(shape) for shape in adapted)

@@ -24,7 +24,6 @@ from torch import Tensor
 from arpo.errors import ArpoError, ConfigError, EngineError, EngineGoneError, WeightSyncError
 from arpo.host.ray import MAX_CALLS_IN_FLIGHT, worker_environment
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-from arpo.models.placement import to_host
 
 BUCKET_BYTES = 32 * 2**20
 """A bucket is closed as soon as it holds this much; a larger tensor is a bucket of its own."""
@@ -64,6 +63,8 @@ class Snapshot:
         Raises:
             WeightSyncError: If the tensors break off, or the store has no room for them.
         """
+        from arpo.models.placement import to_host
+
         shapes: dict[str, tuple[int, ...]] = {}
         buckets: list[Any] = []
         bucket: list[_Packed] = []

@@ -24,10 +24,11 @@ from arpo.bounds import AtLeastOne, checked
 from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
-from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context, is_recurrent
+from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context
 from arpo.inference.pump import MODULUS, ThreadedEngine, base_name, check_length, check_request
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.policy import dtype_of
+from arpo.models.processor import is_recurrent
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
 

@@ -6,6 +6,7 @@ out among time, row and column.
 """
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,6 +73,15 @@ class CheckpointWeights:
         with safe_open(file, framework="pt") as tensors:
             tensor: Tensor = tensors.get_tensor(key)
         return tensor
+
+
+def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
+    """Return the size of a weight update in numbers: of all weights, or of adapters of the blocks' linear layers."""
+    shapes = CheckpointWeights(path).shapes
+    if lora_rank is None:
+        return sum(math.prod(shape) for shape in shapes.values())
+    adapted = (shape for name, shape in shapes.items() if ".layers." in name and len(shape) == 2)
+    return sum(lora_rank * sum(shape) for shape in adapted)
 
 
 def model_without_weights(path: str | Path, attention: str) -> Any:

@@ -74,6 +74,14 @@ def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
     return processor
 
 
+def is_recurrent(path: str | Path) -> bool:
+    """Return whether layers of a model carry a state in the place of attention; False where it is not there yet."""
+    if not (Path(path) / "config.json").exists():
+        return False
+    shape = load_processor(path, AutoConfig)
+    return family_of(path).attention_layers(shape) < int(shape.text_config.num_hidden_layers)
+
+
 def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
     """Return the numbers of an image processor that came from a checkpoint."""
     said, file = processor.to_dict(), _file(path)

@@ -565,8 +565,8 @@ def examples_are_enough(chosen: FlatConfig) -> Iterator[str]:
 def weights_fit_the_store(chosen: FlatConfig) -> Iterator[str]:
     """Check that Ray's object store has room for the weights of a fleet; a model that is to come is a tiny one."""
     from arpo.host.ray import check_store
-    from arpo.inference.engine import update_numbers
     from arpo.inference.vllm import has_several_processes
+    from arpo.models.checkpoint import update_numbers
     from arpo.models.policy import dtype_of
 
     if "engine.make_engine" in chosen and not chosen.imitates and chosen.has_model and rank() == 0:

@@ -14,7 +14,8 @@ import yaml
 from arpo.errors import quoted
 from arpo.host.log_lines import Heartbeat, LineFormatter, log_every
 from tests.host.watchdogs import wait_until
-from tests.test_errors import HOSTILE, ROOT, TREES
+from tests.test_architecture import trees
+from tests.test_errors import HOSTILE, ROOT
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -36,7 +37,7 @@ def test_every_handler_of_the_log_writes_our_lines():
     """Walks the sources: who sets up a log by himself would show what others said as it is."""
     calls = {
         (name, ast.unparse(node))
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith(("basicConfig", "setFormatter", ".Formatter"))

@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 
 from arpo.host.ray import RAY
-from arpo.inference.engine import GenerateRequest, Sampling, is_recurrent
+from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.hf import HfEngine
 from arpo.inference.vllm import VllmEngine
+from arpo.models.processor import is_recurrent
 from arpo.models.tokenization import ChatTokenizer
 from tests.inference.loop import pytest_pyfunc_call, run  # noqa: F401 - which runs tests that are coroutines
 

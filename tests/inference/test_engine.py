@@ -8,12 +8,12 @@ import torch
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
-from arpo.inference.engine import check_context, update_numbers
+from arpo.inference.engine import check_context
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.hf import HfEngine
 from arpo.inference.pump import matched
 from arpo.inference.vllm import VllmEngine
-from arpo.models.checkpoint import CheckpointWeights
+from arpo.models.checkpoint import CheckpointWeights, update_numbers
 from arpo.models.policy import LoraSettings, Policy
 from arpo.rollout.stream import engine_metrics
 

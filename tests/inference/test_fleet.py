@@ -6,7 +6,6 @@ import random
 import weakref
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 
 import pytest
 import ray
@@ -20,7 +19,7 @@ from arpo.inference.fleet import FleetEngine
 from arpo.inference.hf import HfEngine
 from arpo.inference.remote import Snapshot
 from tests.inference.conftest import on_a_cpu_by_vllm, screenshot
-from tests.inference.gated import Echo, Who, ask, ended, missed, until, whole
+from tests.inference.gated import Echo, Who, ask, ended, missed, no_engine, until, whole
 from tests.inference.loop import run, together
 from tests.inference.talk import ask_each, pulses
 
@@ -37,28 +36,37 @@ def weights():
     yield "transposed", torch.ones(2**11, 5 * 2**10).T
 
 
-def test_weights_of_any_type_and_size_arrive():
-    engine = FleetEngine(Echo)
-    run(engine.update_weights(weights(), 3))
-    response = run(engine.generate(ASK))
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """The file of what the engines of `two` write."""
+    return tmp_path_factory.mktemp("two") / "engines.log"
+
+
+@pytest.fixture(scope="module")
+def two(log):
+    fleet = FleetEngine(Who, replicas=2, log=str(log))
+    yield fleet
+    run(fleet.close())
+
+
+def test_weights_of_any_type_and_size_arrive(two):
+    run(two.update_weights(weights(), 3))
+    response = run(two.generate(ASK))
     # 6 x 0.5 + 4 + 2 x 10 * 2^20
     assert response.logprobs == (3 + 4 + 2 * 10 * 2**20,)
     assert response.policy_version == 3
-    run(engine.close())
-    run(engine.close())
 
 
-def test_what_the_engines_write_is_in_a_file_and_a_folder_that_another_node_lacks_costs_no_engine(tmp_path):
-    log = tmp_path / "engines.log"
-    run(FleetEngine(Echo, replicas=2, log=str(log)).close())
+def test_what_the_engines_write_is_in_a_file(two, log):
     assert log.read_text(encoding="utf-8").count("ready") == 2
-    run(FleetEngine(Echo, log=str(tmp_path / "nowhere" / "engines.log")).close())
 
 
-async def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once():
-    fleet = FleetEngine(Echo)
+async def test_a_folder_that_another_node_lacks_costs_no_engine_and_a_fleet_closed_twice_lets_go_of_ray_once(tmp_path):
+    fleet = FleetEngine(Echo, log=str(tmp_path / "nowhere" / "engines.log"))
     users = RAY._users
     await asyncio.gather(fleet.close(), fleet.close())
+    assert RAY._users == users - 1
+    await fleet.close()
     assert RAY._users == users - 1
 
 
@@ -66,12 +74,6 @@ async def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once():
 def test_an_engine_that_refuses_its_arguments_says_so(tiny_model):
     with pytest.raises(ConfigError, match="max_batch"):
         FleetEngine(lambda: HfEngine(tiny_model, max_batch=0))
-
-
-def no_engine():
-    error = RuntimeError("unknown quantization fp0")
-    error.args += (Lock(),)  # which cannot be sent to another process
-    raise error
 
 
 def test_an_error_of_a_library_at_the_start_is_one_sentence_of_ours():
@@ -85,13 +87,6 @@ def test_gpus_that_this_machine_lacks_are_missed_before_ray_starts(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with on_trial():
         FleetEngine(Echo, num_gpus=99)  # Ray knows what the cluster has
-
-
-@pytest.fixture(scope="module")
-def two():
-    fleet = FleetEngine(Who, replicas=2)
-    yield fleet
-    run(fleet.close())
 
 
 def pid(response):

@@ -248,7 +248,7 @@ async def test_an_update_that_is_cancelled_while_no_replica_serves_leaves_no_req
 
 
 async def test_a_request_whose_caller_has_gone_is_cancelled_in_its_engine(start):
-    fleet, directory = await start(replicas=1)
+    fleet, directory = await start()
     gone, _ = await asked(fleet, directory)
     gone.cancel()
     await seen(directory, "cancelled 1")

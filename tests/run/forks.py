@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
 
-from tests.composed import composed, remember_files
+from tests.composed import composed, remember_parts
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "lightning", "transformers", "ray", "vllm"}
@@ -96,6 +96,6 @@ def play(output: Path, words: Sequence[str], writer: int) -> NoReturn:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         importlib.import_module(name)
-    remember_files()
+    remember_parts()
     composed("experiment=smoke")
     serve()
