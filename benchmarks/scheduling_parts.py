@@ -113,6 +113,9 @@ class Engine:
         await asyncio.sleep(self._laws.sync / self._speed)
         self._version = version
 
+    async def weights(self):
+        return {}
+
     async def sleep(self) -> None:
         """Do nothing: there is no device."""
 

@@ -212,6 +212,10 @@ def test_an_experiment_names_a_warm_start_that_writes_the_checkpoint_it_loads():
 REAL = {
     "ui_tars_1_5_7b": ("ui_tars", "ui_tars", 1e-6, (1092, 728)),  # the pixels of the picture that it sees
     "qwen2_5_vl_7b": ("ui_tars", "ui_tars", 1e-5, (1092, 728)),
+    "qwen2_5_vl_3b": ("ui_tars", "ui_tars", 1e-5, (1092, 728)),
+    "qwen3_vl_2b": ("computer_use", "computer_use", 1e-5, (1000, 1000)),
+    "qwen3_5_0_8b": ("computer_use_xml", "computer_use_xml", 1e-5, (1000, 1000)),
+    "qwen3_5_2b": ("computer_use_xml", "computer_use_xml", 1e-5, (1000, 1000)),
     "qwen3_vl_4b": ("computer_use", "computer_use", 1e-5, (1000, 1000)),  # thousandths of the screen
     "qwen3_vl_8b": ("computer_use", "computer_use", 1e-5, (1000, 1000)),
     "qwen3_5_4b": ("computer_use_xml", "computer_use_xml", 1e-5, (1000, 1000)),

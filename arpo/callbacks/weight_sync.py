@@ -35,6 +35,7 @@ class WeightSync(L.Callback):
 
     Where engine and trainer share their GPUs, the engine sleeps from the end of a rollout to the next sync: it frees
     its memory before the update begins, and takes it back, weights first, after the trainer has freed what it can.
+    So it does where the policy is views of its weights: no answer sees half an update, and a sync moves no weight.
 
     Args:
         tolerance: Largest mean gap of log-probabilities that is accepted, in nats; None is five times the first one,
@@ -64,7 +65,8 @@ class WeightSync(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int
     ) -> None:
-        if self.colocated and batch_idx == 0 and trainer.is_global_zero:
+        shared = PolicyModule.of(pl_module).policy.shares_trained
+        if (self.colocated or shared) and batch_idx == 0 and trainer.is_global_zero:
             runtime = runtime_of(trainer)
             runtime.run(runtime.engine.sleep())
 

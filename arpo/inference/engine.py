@@ -91,6 +91,13 @@ class InferenceEngine(Protocol):
             WeightSyncError: If the weights are not the model's, or a replica holds other ones afterwards.
         """
 
+    async def weights(self) -> Mapping[str, Tensor]:
+        """Return its weights by their names in the checkpoint, where a policy of this process may be views of them.
+
+        It lacks those in another process, in several pieces, or not for sharing. Before one is changed the engine must
+        be asleep, and an update wakes it.
+        """
+
     async def sleep(self) -> None:
         """Free the memory of the device until the next `update_weights`, which wakes the engine; a no-op on a CPU.
 

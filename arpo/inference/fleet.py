@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal
@@ -173,6 +173,10 @@ class FleetEngine:
         if self._roll is not None:
             await asyncio.wait([self._roll])
         self._raise_failure()
+
+    async def weights(self) -> Mapping[str, Tensor]:
+        """See `InferenceEngine.weights`: they are in other processes."""
+        return {}
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`; waits for engines that start, for they take their memory just now."""

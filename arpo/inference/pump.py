@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import TracebackType
 from typing import Any
 
@@ -40,7 +40,7 @@ MOST_KNOWN = 2**16
 CLOSE_S = 60.0
 """Seconds in which the library must free what it has; a call of it that hangs would never let a run end."""
 
-_Order = GenerateRequest | Callable[[Future[None]], None]
+_Order = GenerateRequest | Callable[[Future[Any]], None]
 """A request, or an update or a sleep, which comes when nothing is in flight."""
 _Command = tuple[_Order, Future[Any], float]
 """An order, the future of its result, and the time at which it came."""
@@ -65,13 +65,17 @@ class ThreadedEngine(ABC):
         self._check_pictures = PictureCheck()
         self._version = 0
         self._asleep = False
+        self._shared: Mapping[str, Tensor] | None = None
+        """What a policy of this process may be views of, once it was asked for."""
+        self._unchanged: int | None = None
+        """The checksum of all weights while no policy may change them."""
         self._wake = threading.Condition()
         self._commands: deque[_Command] = deque()
         self._in_flight: dict[str, Future[Response]] = {}
         self._end: EngineGoneError | None = None
         self._closing = False
         self._keys = itertools.count()
-        self._counts: Counter[str] = Counter(steps=0)
+        self._counts: Counter[str] = Counter(steps=0, moved_bytes=0)
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
 
@@ -90,6 +94,12 @@ class ThreadedEngine(ABC):
             EngineGoneError: If the engine is dead or closed.
         """
         await self._put(partial(self._update, tensors, version))
+
+    async def weights(self) -> Mapping[str, Tensor]:
+        """See `InferenceEngine.weights`."""
+        if self._shared is None:
+            self._shared = await self._put(self._share)
+        return self._shared
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
@@ -196,9 +206,15 @@ class ThreadedEngine(ABC):
         try:
             if self._asleep:
                 self._wake_weights()
-            received = ChecksummedTensors(matched(tensors, self._shapes), self._dtype)
-            self._load(self._counted(received))
-            self._compare(received, version)
+            else:
+                self._check_unchanged()
+            others = self._not_shared(matched(tensors, self._shapes))
+            if others is None:
+                self._keep_sharing()
+            else:
+                received = ChecksummedTensors(others, self._dtype)
+                self._load(self._counted(received))
+                self._compare(received, version)
             if self._asleep:
                 self._wake_cache()
             self._asleep = False
@@ -223,13 +239,45 @@ class ThreadedEngine(ABC):
         self._counts["check_s"] += time.monotonic() - began  # type: ignore[assignment]  # floats too
 
     def _counted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        for named in tensors:
+        for name, tensor in tensors:
             self._counts["steps"] += 1
-            yield named
+            self._counts["moved_bytes"] += tensor.nbytes
+            yield name, tensor
+
+    def _not_shared(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]] | None:
+        """Return the tensors of an update again; None where all are the engine's own, in which it has been made."""
+        own, seen = self._shared or {}, []
+        for name, tensor in tensors:
+            seen.append((name, tensor))
+            if name not in own or not _same_memory(tensor, own[name]):
+                return chain(seen, tensors)
+        return None if own else iter(seen)
+
+    def _keep_sharing(self) -> None:
+        """Check that the engine still computes with the tensors that it shares, and note what they are now."""
+        held = self._weights()
+        if not all(name in held and _same_memory(held[name], own) for name, own in (self._shared or {}).items()):
+            raise WeightSyncError("the engine holds other weights than those that it shares with the policy")
+        self._unchanged = self._checksum(list(self._shapes))
+
+    def _share(self, future: Future[Mapping[str, Tensor]]) -> None:
+        weights = self._weights()
+        if weights:
+            self._unchanged = self._checksum(list(self._shapes))
+        future.set_result(weights)
+
+    def _check_unchanged(self) -> None:
+        """Check that shared weights have not changed since the last update, but while the engine slept."""
+        if self._unchanged is not None and self._checksum(list(self._shapes)) != self._unchanged:
+            raise WeightSyncError(
+                "the weights that the engine shares with the policy changed while it answered, so that its last "
+                "responses are of unknown ones: go on with resume=auto, or with two copies (engine.one_copy=false)"
+            )
 
     def _go_to_sleep(self, future: Future[None]) -> None:
         try:
             if not self._asleep:
+                self._check_unchanged()
                 self._suspend()
         except Exception as error:
             future.set_exception(EngineError(f"the engine could not go to sleep: {error}"))
@@ -262,6 +310,10 @@ class ThreadedEngine(ABC):
 
     def _stamp(self, version: int) -> None:  # noqa: B027 - optional
         """Name the weights to the library, if it says of each token which ones made it."""
+
+    def _weights(self) -> Mapping[str, Tensor]:
+        """Return the weights that a policy of this process may be views of, by their names in the checkpoint."""
+        return {}
 
     def _suspend(self) -> None:  # noqa: B027 - optional
         """Free the memory of weights and caches on the device; nothing is in flight."""
@@ -352,6 +404,10 @@ def check_length(tokens: int, max_model_len: int) -> None:
     """Raise an `EngineError` where a context leaves no room for at least one token of a response."""
     if tokens >= max_model_len:
         raise EngineError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return (one.data_ptr(), one.dtype) == (other.data_ptr(), other.dtype)
 
 
 def _fail(future: Future[Any], error: EngineError) -> None:

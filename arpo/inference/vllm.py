@@ -103,6 +103,7 @@ class VllmEngine(ThreadedEngine):
         lora_rank: int | None = None,
         screenshots: AtLeastOne = 256,
         sleeps: bool = False,
+        one_copy: bool = True,
         engine_args: Mapping[str, object] | None = None,
     ) -> None:
         """Start the engine with the weights at `path` as policy version 0; this takes seconds on CPU.
@@ -121,6 +122,7 @@ class VllmEngine(ThreadedEngine):
                 in host memory, 25 MB each at 1080p in bfloat16. With fewer, an episode's next step prepares its whole
                 history again.
             sleeps: Whether `sleep` gives the GPU's memory back; the weights under an adapter wait in host memory.
+            one_copy: Whether a policy of this process may be views of the weights, where they do not sleep.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`; not those of `REFUSED_ARGS`.
         """
@@ -140,6 +142,7 @@ class VllmEngine(ThreadedEngine):
         self._lora_rank = lora_rank
         self._adapter: Any = None
         self._sleeps = sleeps and torch.cuda.is_available()
+        self._one_copy = one_copy and not self._sleeps and not has_several_processes(engine_args or {})
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
         # The largest screenshot as vLLM caches it: three numbers a pixel, as often as in a film.
         frames, size = self._chat.pictures.frames, self._chat.model_size(*SCREEN)
@@ -286,11 +289,18 @@ class VllmEngine(ThreadedEngine):
             self._adapter = adapter
 
     def _checksum(self, names: Sequence[str]) -> int:
-        parts: list[dict[str, int]] = self._engine.collective_rpc("checksums", args=(self._lora_rank is not None,))
+        adapter = any(base_name(name) != name for name in names)
+        parts: list[dict[str, int]] = self._engine.collective_rpc("checksums", args=(adapter,))
         found: defaultdict[str, set[int]] = defaultdict(set)
         for name, value in (item for part in parts for item in part.items()):
             found[name].add(value)  # what several GPUs hold alike counts once, and their shards add up
         return sum(sum(values) for values in found.values()) % MODULUS
+
+    def _weights(self) -> Mapping[str, Tensor]:
+        if not self._one_copy:
+            return {}
+        (places,) = self._engine.collective_rpc("places", args=(self._shapes,))
+        return dict(places)
 
     def _reset_caches(self) -> None:
         if not self._engine.reset_prefix_cache():

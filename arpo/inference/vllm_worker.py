@@ -1,14 +1,17 @@
-"""An extension of vLLM's workers: weights that come by a file, and the checksums of those that a worker holds.
+"""An extension of vLLM's workers: weights that come by a file; the checksums and places of those it holds.
 
 Each worker's process imports this file before it loads a model, and packs no weights from then on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vllm import _custom_ops
 from vllm.model_executor.layers import utils
@@ -51,6 +54,69 @@ class WeightAccess:
         """
         tensors = _adapter(self.get_model()) if adapter else _weights(self.get_model())
         return {name: combine_checksums([(name, checksum(tensor))]) for name, tensor in tensors}
+
+    def places(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint as views of this worker's weights, those that lie there in one piece.
+
+        vLLM's own loader says where: it is given tensors without memory, and what it copies is written down, not done.
+        """
+        model = self.get_model()
+        dtype = next(model.parameters()).dtype
+        given = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
+        with _without_adapters(model), Copies() as copies:
+            model.load_weights(iter(given.items()))
+        found = {name: copies.target(tensor) for name, tensor in given.items()}
+        return {name: view for name, view in found.items() if view is not None}
+
+
+class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+    """The copies from tensors without memory that a loader asks for, none of which is made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: defaultdict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        """Targets and sources, by the storage of the source."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self._made[args[1].untyped_storage()._cdata].append((args[0], args[1]))
+            return args[0]
+        if func in (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default):  # the padding of a vocabulary
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+    def target(self, source: Tensor) -> Tensor | None:
+        """Return a view of the one piece of memory that a tensor was to be copied to; None where it is in several."""
+        made = sorted(self._made[source.untyped_storage()._cdata], key=lambda copy: copy[1].storage_offset())
+        starts = {to.data_ptr() - part.storage_offset() * to.itemsize for to, part in made}
+        if len(starts) != 1 or sum(to.numel() for to, _ in made) != source.numel():
+            return None
+        if not all(to.is_contiguous() and part.is_contiguous() for to, part in made):
+            return None
+        first = made[0][0]  # which vLLM may have made in inference mode: a tensor of its own has a gradient
+        view = torch.empty(0, dtype=first.dtype, device=first.device)
+        return view.set_(first.untyped_storage(), first.storage_offset(), source.shape, source.stride())
+
+
+@contextmanager
+def _without_adapters(model: nn.Module) -> Iterator[None]:
+    """Take vLLM's layers with adapters out of a model for a while, whose loader knows the layers below them."""
+    layers = [
+        (owner, name, layer, base)
+        for owner in model.modules()
+        for name, layer in owner.named_children()
+        for own, base in layer.named_children()
+        if own == "base_layer"
+    ]
+    for owner, name, _, base in layers:
+        owner.register_module(name, base)
+    try:
+        yield
+    finally:
+        for owner, name, layer, _ in layers:
+            owner.register_module(name, layer)
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

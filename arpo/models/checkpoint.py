@@ -52,7 +52,7 @@ class CheckpointWeights:
         if not files:
             raise ConfigError(f"no *.safetensors in '{self.directory}'; point path at a from_pretrained directory")
         family = family_of(self.directory)
-        self._published = family.checkpoint_name
+        self.published = family.checkpoint_name
         unused = re.compile("|".join(family.model_class._keys_to_ignore_on_load_unexpected or ["(?!)"]))
         self._places: dict[str, tuple[Path, str]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -62,11 +62,11 @@ class CheckpointWeights:
                 for key in tensors.keys():  # noqa: SIM118 - not a mapping
                     if unused.search(key):  # of a head that guesses further tokens, which the model class leaves out
                         continue
-                    self._places[self._published(key)] = file, key
-                    self.shapes[self._published(key)] = tuple(tensors.get_slice(key).get_shape())
+                    self._places[self.published(key)] = file, key
+                    self.shapes[self.published(key)] = tuple(tensors.get_slice(key).get_shape())
 
     def __getitem__(self, name: str) -> Tensor:
-        name = self._published(name)
+        name = self.published(name)
         if name not in self._places:
             raise ConfigError(f"'{self.directory}' has no weight {name}: it is not a checkpoint of this model")
         file, key = self._places[name]

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -31,9 +32,10 @@ from arpo.models.lora import (
     merged_weights,
     start_adapters,
     update_error,
+    weights_by_name,
     without_adapters,
 )
-from arpo.models.placement import full, shard
+from arpo.models.placement import full, load, shard
 from arpo.models.tokenization import ChatTokenizer
 from arpo.models.vision.tower import PackedPatches, to_device
 
@@ -95,6 +97,9 @@ class Policy(nn.Module):
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
         logits_chunk: Tokens whose logits exist at the same time.
         mesh: Ranks over which the weights are cut (`arpo.models.placement`); None keeps them whole.
+        shared: Weights of an engine of this process by their names in the checkpoint: those of the same format are the
+            policy's too, the others are read from the checkpoint.
+        share_trained: Whether those too that are trained.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of conf/model
@@ -109,6 +114,8 @@ class Policy(nn.Module):
         attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa",
         logits_chunk: AtLeastOne = 1024,
         mesh: DeviceMesh | None = None,
+        shared: Mapping[str, Tensor] = MappingProxyType({}),
+        share_trained: bool = True,
     ) -> None:
         super().__init__()
         torch_dtype = dtype_of(dtype)
@@ -127,7 +134,8 @@ class Policy(nn.Module):
         self.images = ImageProcessor(path)
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
         loaded = torch.float32 if lora is None else torch_dtype
-        self.model = self._load(loaded, attention) if mesh is None else model_without_weights(path, attention)
+        whole = mesh is None and not shared
+        self.model = self._load(loaded, attention) if whole else model_without_weights(path, attention)
         self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         self._vision = self.family.tower(self.model, self.images.mean, self.images.std)
         self.model.requires_grad_(requires_grad=lora is None)
@@ -147,13 +155,21 @@ class Policy(nn.Module):
         """What a frozen vision tower makes of the screenshots of an update by SHA-256, while the update lasts."""
         self.entropy_gradient = False
         """Whether entropies have a gradient, for a loss that holds them."""
+        self.shared: list[nn.Parameter] = []
+        """The parameters that are views of an engine's."""
         self._forbidden: Tensor
         self.register_buffer("_forbidden", torch.tensor(self.chat.forbidden_ids, dtype=torch.int64), persistent=False)
-        if mesh is None:
+        if whole:
             start_adapters(self.model)
-        else:
-            blocks = self.family.blocks(self.model)
-            shard(self, blocks, mesh, torch_dtype, partial(_initial, CheckpointWeights(path)))
+            return
+        own = self._alike(shared, share_trained=share_trained)
+        read = partial(_initial, CheckpointWeights(path), own)
+        if mesh is not None:
+            shard(self, self.family.blocks(self.model), mesh, torch_dtype, read)
+            return
+        load(self, self, read)
+        places = {weight.data_ptr() for weight in own.values()}
+        self.shared = [parameter for parameter in self.parameters() if parameter.data_ptr() in places]
 
     def freeze(self) -> "Policy":
         """Train nothing from here on, and hold all weights in the format of the computation; returns the policy.
@@ -230,6 +246,11 @@ class Policy(nn.Module):
         return list(torch.split(tokens, [len(picture.pixels) // merged for picture in pictures]))
 
     @property
+    def shares_trained(self) -> bool:
+        """Whether an update changes weights that an engine computes with."""
+        return any(parameter.requires_grad for parameter in self.shared)
+
+    @property
     def has_adapters(self) -> bool:
         """Whether low-rank updates are trained, and not the weights themselves."""
         return self._lora is not None
@@ -284,6 +305,15 @@ class Policy(nn.Module):
     def _load(self, dtype: torch.dtype, attention: str) -> Any:
         return self.family.model_class.from_pretrained(self.path, dtype=dtype, attn_implementation=attention)
 
+    def _alike(self, shared: Mapping[str, Tensor], *, share_trained: bool) -> dict[str, Tensor]:
+        """Return those of an engine's weights that have the format of the policy's, which they may be."""
+        formats = {
+            self.family.checkpoint_name(name): weight.dtype
+            for name, weight in weights_by_name(self.model)
+            if share_trained or not weight.requires_grad
+        }
+        return {name: weight for name, weight in shared.items() if weight.dtype == formats.get(name)}
+
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
             parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self.dtype)
@@ -307,12 +337,14 @@ def dtype_of(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def _initial(weights: CheckpointWeights, name: str, shape: torch.Size) -> Tensor:
-    """Return the first value of a policy's parameter: that of its checkpoint, or of an adapter."""
+def _initial(weights: CheckpointWeights, shared: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
+    """Return the first value of a policy's parameter: an engine's tensor, that of its checkpoint, or an adapter."""
     name = name.removeprefix("model.")  # the policy's name of transformers' model
     if ".lora_" in name:
         return initial_adapter(name, shape)
-    return weights[name.replace(".base_layer.", ".")]
+    name = name.replace(".base_layer.", ".")
+    own = shared.get(weights.published(name))
+    return weights[name] if own is None else own
 
 
 def trained_names(module: nn.Module) -> frozenset[str]:

@@ -21,6 +21,7 @@ from arpo.models.collate import collate
 from arpo.models.placement import full
 from arpo.models.policy import ActionLogprobs, Policy, trained_names
 from arpo.models.tokenization import TokenizedTrajectory
+from arpo.rollout.hooks import engine_weights, runtime_of
 from arpo.rollout.storage import UpdateRecord
 from arpo.types import Group
 
@@ -219,12 +220,28 @@ class PolicyModule(L.LightningModule):
     def configure_model(self) -> None:
         if "policy" not in self._modules:
             # Checkpointing of activations works in training mode only.
-            self.policy = self.build(self.make_policy).train()
+            self.policy = self._build_policy().train()
         if self.make_reference is not None and not self.policy.has_adapters and not self.references:
             self.references = [self.build(self.make_reference).freeze()]
         if self.make_teacher is not None and not self.teachers:
             self.teachers = [self.build(self.make_teacher).freeze()]
             self.policy.chat.check_teacher(self.teachers[0].chat)
+
+    def _build_policy(self) -> Policy:
+        """Build the policy that is trained, of an engine's weights where one of this process has them to share."""
+        weights = {} if self._trainer is None else engine_weights(self._trainer)
+        if not weights:
+            return self.build(self.make_policy)
+        runtime = runtime_of(self.trainer)
+        in_turn = runtime.settings.max_policy_lag == 0
+        policy = self.build(partial(self.make_policy, shared=weights, share_trained=in_turn))
+        if policy.shares_trained:  # a checkpoint that is resumed changes them before the first update
+            runtime.run(runtime.engine.sleep())
+        own, whole = (sum(each.nbytes for each in part) / 2**20 for part in (policy.shared, policy.parameters()))
+        log.info(
+            "%.1f of the policy's %.1f MiB of weights are the engine's own: there is one copy of them", own, whole
+        )
+        return policy
 
     @override
     def on_fit_start(self) -> None:

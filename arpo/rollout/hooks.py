@@ -4,13 +4,14 @@ Messages of rank 0 go through sockets: with NCCL, a rank that waits through a ro
 GPU, of which an engine on the same one (`layout=colocated`) would get half.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from arpo.errors import ArpoError, ConfigError
 from arpo.types import RolloutBatch, Trajectory
@@ -70,6 +71,14 @@ def runtime_of(trainer: Trainer) -> "RolloutRuntime":
             "out, or train on rollouts"
         )
     return datamodule.runtime
+
+
+def engine_weights(trainer: Trainer) -> Mapping[str, Tensor]:
+    """Return the weights that an engine of this process shares, by their names in the checkpoint."""
+    datamodule = trainer.datamodule  # type: ignore[attr-defined]  # as in runtime_of
+    if not isinstance(datamodule, HasRuntime) or not is_single_process():
+        return {}
+    return datamodule.runtime.run(datamodule.runtime.engine.weights())
 
 
 def raise_everywhere(error: Exception | None) -> None:

@@ -36,6 +36,9 @@ class LoggedEngine(ScriptedEngine):
         self.events.append(("update", version))
         await super().update_weights(tensors, version)
 
+    async def weights(self):
+        return {}
+
     async def sleep(self):
         await super().sleep()
         self.events.append(("sleep", self.policy_version))
@@ -53,6 +56,7 @@ class Policy:
         self.dtype = torch.float32
         self.read = 0
         self.error = None
+        self.shares_trained = False
 
     def update_error(self):
         return self.error
@@ -78,10 +82,12 @@ class SyncedModule(IdleModule):
 
 @pytest.fixture
 def run(chat, make_collector):
-    def train(*, engine=None, module=None, gaps=(), lost=None, sync=None, stall_s=900.0, lag=0, **options):
+    def train(
+        *, engine=None, module=None, gaps=(), lost=None, shared=False, sync=None, stall_s=900.0, lag=0, **options
+    ):
         engine = engine or LoggedEngine(chat)
         module = module or SyncedModule(chat, gaps)
-        module.policy.error = lost
+        module.policy.error, module.policy.shares_trained = lost, shared
         iterations = len(module.gaps) or options.pop("iterations", 2)
         collector = make_collector(engine=engine, start=False, group_size=2, stall_s=stall_s, max_policy_lag=lag)
         trainer = quiet_trainer([sync or WeightSync(**options)], iterations)
@@ -91,10 +97,13 @@ def run(chat, make_collector):
     return train
 
 
-@pytest.mark.parametrize("colocated", [False, True])
-def test_the_engine_is_in_sync_before_the_first_rollout_and_after_every_update_and_may_sleep_in_it(run, colocated):
-    engine, module, trainer = run(lost=0.003, colocated=colocated)
-    iteration = ("update", "rollout", *["sleep"] * colocated)  # from the end of a rollout to the next sync
+@pytest.mark.parametrize(("colocated", "shared"), [(False, False), (True, False), (False, True)])
+def test_the_engine_is_in_sync_before_the_first_rollout_and_after_every_update_and_may_sleep_in_it(
+    run, colocated, shared
+):
+    engine, module, trainer = run(lost=0.003, colocated=colocated, shared=shared)
+    # from the end of a rollout to the next sync, on the GPU of a trainer or with its weights
+    iteration = ("update", "rollout", *["sleep"] * (colocated or shared))
     assert engine.story() == [*((event, version) for version in range(2) for event in iteration), ("update", 2)]
     assert module.policy.read == 3
     assert trainer.callback_metrics["time/sync"].item() > 0

@@ -92,6 +92,9 @@ class Gated:
         self.version = version
         self.note(f"loaded {version}")
 
+    async def weights(self):
+        return {}
+
     async def sleep(self):
         self.note("sleeps")
 
@@ -173,6 +176,9 @@ class Echo:
         self.version = version
 
         self.asleep = False
+
+    async def weights(self):
+        return {}
 
     async def sleep(self):
         self.asleep = True

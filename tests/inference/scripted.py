@@ -75,6 +75,9 @@ class ScriptedEngine:
         self.updates += 1
         self.asleep = False
 
+    async def weights(self):
+        return {}
+
     async def sleep(self) -> None:
         while self._in_flight:
             await asyncio.sleep(0.001)
