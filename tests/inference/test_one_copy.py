@@ -81,18 +81,22 @@ def gap(policy, engine):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("lora", [None, LORA])
-def test_the_engine_answers_as_the_policy_that_it_was_not_sent(start, tiny_model, lora):
-    engine, policy = one_copy(start, tiny_model, lora=lora)
-    adapter = sum(each.nbytes for _, each in policy.checkpoint_tensors()) if lora else 0
+@pytest.mark.parametrize(
+    ("dtype", "lora", "largest"), [("float32", None, 1e-4), ("float32", LORA, 1e-4), ("bfloat16", None, 0.5)]
+)
+def test_the_engine_answers_as_the_policy_whatever_it_was_sent(start, tiny_model, dtype, lora, largest):
+    """All weights are shared and none sent, the base and the adapter sent, or the vision tower and all sent."""
+    engine, policy = one_copy(start, tiny_model, dtype, lora, train_vision=dtype == "float32" and lora is None)
+    sent = 0 if policy.shares_trained else sum(each.nbytes for _, each in policy.checkpoint_tensors())
+    assert policy.shared
     for version in (1, 2, 3):
         taught(policy, seed=version)
         run(engine.update_weights(policy.checkpoint_tensors(), version))
         distance, versions = gap(policy, engine)
-        assert distance < 1e-4
+        assert distance < largest
         assert versions == {version}
-        assert engine.counters().get("engine/moved_bytes", 0) == version * adapter
-        if lora is None:
+        assert engine.counters()["engine/moved_bytes"] == version * sent
+        if policy.shares_trained:
             run(engine.sleep())
 
 
