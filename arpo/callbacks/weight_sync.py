@@ -12,7 +12,8 @@ from typing_extensions import override
 from arpo.bounds import Positive, checked
 from arpo.errors import WeightSyncError
 from arpo.modules.base import PolicyModule
-from arpo.rollout.hooks import attempt, raise_everywhere, runtime_of
+from arpo.rollout.hooks import RolloutCallback, attempt, raise_everywhere, runtime_of
+from arpo.types import RolloutBatch
 
 GAP = "engine/logprob_gap_mean"
 GROWTH = 5.0
@@ -24,7 +25,7 @@ LARGEST_GAPS = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 
 
 @checked
-class WeightSync(L.Callback):
+class WeightSync(RolloutCallback):
     """A callback that sends the policy to the engine before the first iteration and after each.
 
     Each engine compares the checksum of the weights that it holds then with that of what it was sent
@@ -35,7 +36,7 @@ class WeightSync(L.Callback):
 
     Where engine and trainer share their GPUs, the engine sleeps from the end of a rollout to the next sync: it frees
     its memory before the update begins, and takes it back, weights first, after the trainer has freed what it can.
-    So it does where the policy is views of its weights: no answer sees half an update, and a sync moves no weight.
+    So it does where the policy is views of its weights: no answer sees half an update, and the sync moves none.
 
     Args:
         tolerance: Largest mean gap of log-probabilities that is accepted, in nats; None is five times the first one,
@@ -48,6 +49,7 @@ class WeightSync(L.Callback):
         self.tolerance = tolerance
         self.colocated = colocated
         self._first_gap: float | None = None
+        self._asleep = False
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -60,15 +62,24 @@ class WeightSync(L.Callback):
     @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self._first_gap = None  # of a fit before; a checkpoint that is resumed is read after this
+        self._asleep = False
 
     @override
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int
     ) -> None:
-        shared = PolicyModule.of(pl_module).policy.shares_trained
-        if (self.colocated or shared) and batch_idx == 0 and trainer.is_global_zero:
+        if not isinstance(batch, RolloutBatch) and trainer.is_global_zero:
+            self._let_sleep(trainer, pl_module)
+
+    @override
+    def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
+        self._let_sleep(trainer, module)  # behind callbacks that ask the engine about the rollout
+
+    def _let_sleep(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not self._asleep and (self.colocated or PolicyModule.of(module).policy.shares_trained):
             runtime = runtime_of(trainer)
             runtime.run(runtime.engine.sleep())
+            self._asleep = True  # for all updates of an iteration
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -115,6 +126,8 @@ class WeightSync(L.Callback):
         if self.colocated:  # before rank 0 wakes the engines of all the GPUs
             torch.cuda.empty_cache()
             trainer.strategy.barrier()
+        if module.policy.shares_trained and torch.cuda.is_available():
+            torch.cuda.synchronize()  # the engine reads in a stream of its own
         tensors = module.policy.checkpoint_tensors()
         error: Exception | None = None
         if trainer.is_global_zero:
@@ -122,6 +135,7 @@ class WeightSync(L.Callback):
             _, error = attempt(lambda: runtime.update_weights(tensors, module.policy_version))
         _read_to_the_end(tensors, error)
         raise_everywhere(error)
+        self._asleep = False
 
 
 def _read_to_the_end(tensors: Iterator[tuple[str, Tensor]], error: Exception | None) -> None:

@@ -259,18 +259,30 @@ class ThreadedEngine(ABC):
         """Check that the engine still computes with the tensors that it shares, and note what they are now."""
         held = self._weights()
         if not all(name in held and _same_memory(held[name], own) for name, own in (self._shared or {}).items()):
-            raise WeightSyncError("the engine holds other weights than those that it shares with the policy")
-        self._unchanged = self._checksum(list(self._shapes))
+            raise WeightSyncError(
+                "the engine holds other weights than those that it shares with the policy: set engine.one_copy=false"
+            )
+        self._unchanged = self._whole_checksum()
+
+    def _whole_checksum(self) -> int:
+        began = time.monotonic()
+        found = self._checksum(list(self._shapes))
+        self._counts["check_s"] += time.monotonic() - began  # type: ignore[assignment]  # floats too
+        return found
 
     def _share(self, future: Future[Mapping[str, Tensor]]) -> None:
-        weights = self._weights()
-        if weights:
-            self._unchanged = self._checksum(list(self._shapes))
+        try:
+            weights = self._weights()
+            if weights:
+                self._unchanged = self._whole_checksum()
+        except Exception as error:
+            future.set_exception(EngineError(f"the engine could not share its weights: {error}"))
+            raise
         future.set_result(weights)
 
     def _check_unchanged(self) -> None:
         """Check that shared weights have not changed since the last update, but while the engine slept."""
-        if self._unchanged is not None and self._checksum(list(self._shapes)) != self._unchanged:
+        if self._unchanged is not None and self._whole_checksum() != self._unchanged:
             raise WeightSyncError(
                 "the weights that the engine shares with the policy changed while it answered, so that its last "
                 "responses are of unknown ones: go on with resume=auto, or with two copies (engine.one_copy=false)"

@@ -299,7 +299,13 @@ class VllmEngine(ThreadedEngine):
     def _weights(self) -> Mapping[str, Tensor]:
         if not self._one_copy:
             return {}
-        (places,) = self._engine.collective_rpc("places", args=(self._shapes,))
+        try:
+            (places,) = self._engine.collective_rpc("places", args=(self._shapes,))
+        except Exception as error:  # noqa: BLE001 - of a loader that takes no tensors without memory
+            log.warning(
+                "the policy has weights of its own: vLLM does not say where it has those of this model: %s", error
+            )
+            return {}
         return dict(places)
 
     def _reset_caches(self) -> None:

@@ -238,9 +238,7 @@ class PolicyModule(L.LightningModule):
         if policy.shares_trained:  # a checkpoint that is resumed changes them before the first update
             runtime.run(runtime.engine.sleep())
         own, whole = (sum(each.nbytes for each in part) / 2**20 for part in (policy.shared, policy.parameters()))
-        log.info(
-            "%.1f of the policy's %.1f MiB of weights are the engine's own: there is one copy of them", own, whole
-        )
+        log.info("one copy for the policy and the engine: %.1f MiB of the policy's %.1f MiB of weights", own, whole)
         return policy
 
     @override

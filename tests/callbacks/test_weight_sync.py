@@ -14,6 +14,7 @@ from arpo.callbacks.weight_sync import WeightSync, _read_to_the_end
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.errors import RolloutError, WeightSyncError
+from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.types import RolloutBatch
 from tests.callbacks.support import IdleModule, quiet_trainer
@@ -82,15 +83,14 @@ class SyncedModule(IdleModule):
 
 @pytest.fixture
 def run(chat, make_collector):
-    def train(
-        *, engine=None, module=None, gaps=(), lost=None, shared=False, sync=None, stall_s=900.0, lag=0, **options
-    ):
+    def train(*, engine=None, module=None, gaps=(), lost=None, shared=False, before=(), sync=None, lag=0, **options):
+        stall_s = options.pop("stall_s", 900.0)
         engine = engine or LoggedEngine(chat)
         module = module or SyncedModule(chat, gaps)
         module.policy.error, module.policy.shares_trained = lost, shared
         iterations = len(module.gaps) or options.pop("iterations", 2)
         collector = make_collector(engine=engine, start=False, group_size=2, stall_s=stall_s, max_policy_lag=lag)
-        trainer = quiet_trainer([sync or WeightSync(**options)], iterations)
+        trainer = quiet_trainer([*before, sync or WeightSync(**options)], iterations)
         trainer.fit(module, RolloutDataModule(collector, ShuffledTasks(fake_tasks(2), 2, seed=0)))
         return engine, module, trainer
 
@@ -108,6 +108,18 @@ def test_the_engine_is_in_sync_before_the_first_rollout_and_after_every_update_a
     assert module.policy.read == 3
     assert trainer.callback_metrics["time/sync"].item() > 0
     assert trainer.callback_metrics["engine/update_error"].item() == pytest.approx(0.003)
+
+
+class Asks(RolloutCallback):
+    """Asks the engine about a rollout, as a judge does."""
+
+    def on_rollout_end(self, trainer, module, batch):
+        runtime_of(trainer).engine.events.append(("asked", module.policy_version))
+
+
+def test_what_asks_about_a_rollout_finds_the_engine_awake(run):
+    engine, _, _ = run(shared=True, before=[Asks()], iterations=1)
+    assert engine.story() == [("update", 0), ("rollout", 0), ("asked", 0), ("sleep", 0), ("update", 1)]
 
 
 @pytest.mark.parametrize(

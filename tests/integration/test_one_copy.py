@@ -18,9 +18,9 @@ def test_ten_iterations_with_one_copy_of_the_weights_are_those_with_two(ending, 
     places = ("iterations=10", f"paths.output={tmp_path}", "callbacks.evaluation=null", KEEP)
     one, two = (ending(Run(tmp_path / name, sessions, *words, *places)) for name in ("one", "two"))
     assert one.go() == 0, one.said
-    assert "weights are the engine's own" in one.said
+    assert "one copy for the policy and the engine: " in one.said
     assert two.go("engine.one_copy=false") == 0, two.said
-    assert "weights are the engine's own" not in two.said
+    assert "one copy for the policy and the engine: " not in two.said
     learned = [run.learned for run in (one, two)]
     moved = [[line.pop("engine/moved_bytes", 0.0) for line in lines] for lines in learned]
     assert len(learned[0]) == 10
