@@ -82,13 +82,20 @@ def gap(policy, engine):
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("dtype", "lora", "largest"), [("float32", None, 1e-4), ("float32", LORA, 1e-4), ("bfloat16", None, 0.5)]
+    ("dtype", "lora", "in_turn", "largest"),
+    [
+        ("float32", None, True, 1e-4),
+        ("float32", LORA, True, 1e-4),
+        ("float32", None, False, 1e-4),
+        ("bfloat16", None, True, 0.5),
+    ],
 )
-def test_the_engine_answers_as_the_policy_whatever_it_was_sent(start, tiny_model, dtype, lora, largest):
-    """All weights are shared and none sent, the base and the adapter sent, or the vision tower and all sent."""
-    engine, policy = one_copy(start, tiny_model, dtype, lora, train_vision=dtype == "float32" and lora is None)
+def test_the_engine_answers_as_the_policy_whatever_it_was_sent(start, tiny_model, dtype, lora, in_turn, largest):
+    """All weights are shared and none sent; the base, and the adapter sent; nothing; or the vision tower."""
+    vision = dtype == "float32" and lora is None
+    engine, policy = one_copy(start, tiny_model, dtype, lora, train_vision=vision, share_trained=in_turn)
     sent = 0 if policy.shares_trained else sum(each.nbytes for _, each in policy.checkpoint_tensors())
-    assert policy.shared
+    assert bool(policy.shared) == in_turn
     for version in (1, 2, 3):
         taught(policy, seed=version)
         run(engine.update_weights(policy.checkpoint_tensors(), version))
