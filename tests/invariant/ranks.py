@@ -119,7 +119,7 @@ class OnRankZero(L.LightningDataModule):
     def __init__(self, batches: list[RolloutBatch]) -> None:
         super().__init__()
         self.batches = batches
-        self.runtime = SimpleNamespace(store=Store(batches))
+        self.runtime = SimpleNamespace(store=Store(batches), engine=SimpleNamespace(weights=dict), run=dict)
 
     def train_dataloader(self) -> DataLoader:
         (batch,) = self.batches[self.trainer.current_epoch : self.trainer.current_epoch + 1]
