@@ -18,6 +18,7 @@ from arpo.errors import (
     quoted,
 )
 from arpo.host.terminal import print_table
+from tests.test_architecture import trees
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,8 +102,8 @@ def test_every_error_with_words_of_others_quotes_them():
     """Subclasses that write a constructor of their own would go around it."""
     own = [
         node.name
-        for path in (ROOT / "arpo").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for tree in trees().values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         and {"EnvError", "ActionParseError"} & {ast.unparse(each) for each in node.bases}
         if any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in node.body)

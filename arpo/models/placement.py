@@ -46,8 +46,9 @@ def shard(
     precision = MixedPrecisionPolicy(
         param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
+    names = {module: name for name, module in policy.named_modules()}
     for unit in (*units, policy):
-        load(policy, unit, read)  # of this unit alone: its values are let go when it is cut
+        load(unit, names[unit], read)  # of this unit alone: its values are let go when it is cut
         # The last unit too lets go after its forward: parameters are shards whenever nothing is computed, and a
         # forward without a backward leaves no weights behind that a later step would make old.
         fully_shard(unit, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
@@ -55,17 +56,17 @@ def shard(
         register_fsdp_forward_method(policy, entrance)
 
 
-def load(policy: nn.Module, unit: nn.Module, read: Callable[[str, torch.Size], Tensor]) -> None:
+def load(unit: nn.Module, place: str, read: Callable[[str, torch.Size], Tensor]) -> None:
     """Load the parameters of a part of a policy that are on the meta device; shared ones stay shared.
 
-    `read` gives the value of a parameter by its name in the policy and its shape; one of its format is taken as it is.
+    `place` is the part's name in the policy. `read` gives the value of a parameter by its name there and its shape;
+    one of its format is taken as it is.
     """
-    names = {module: name for name, module in policy.named_modules()}
     loaded: dict[nn.Parameter, nn.Parameter] = {}
-    for module in unit.modules():
+    for name, module in unit.named_modules(prefix=place):
         for key, empty in list(module.named_parameters(recurse=False)):
             if empty.is_meta:
                 if empty not in loaded:
-                    value = read(f"{names[module]}.{key}", empty.shape).to(empty.dtype)
+                    value = read(f"{name}.{key}", empty.shape).to(empty.dtype)
                     loaded[empty] = nn.Parameter(value, requires_grad=empty.requires_grad)
                 module.register_parameter(key, loaded[empty])

@@ -167,7 +167,7 @@ class Policy(nn.Module):
         if mesh is not None:
             shard(self, self.family.blocks(self.model), mesh, torch_dtype, read)
             return
-        load(self, self, read)
+        load(self, "", read)
         places = {weight.data_ptr() for weight in own.values()}
         self.shared = [parameter for parameter in self.parameters() if parameter.data_ptr() in places]
 

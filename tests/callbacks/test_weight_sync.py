@@ -37,9 +37,6 @@ class LoggedEngine(ScriptedEngine):
         self.events.append(("update", version))
         await super().update_weights(tensors, version)
 
-    async def weights(self):
-        return {}
-
     async def sleep(self):
         await super().sleep()
         self.events.append(("sleep", self.policy_version))
