@@ -67,8 +67,10 @@ class ThreadedEngine(ABC):
         self._asleep = False
         self._shared: Mapping[str, Tensor] | None = None
         """What a policy of this process may be views of, once it was asked for."""
+        self._shares = False
+        """Whether the last update held some of them."""
         self._unchanged: int | None = None
-        """The checksum of all weights while no policy may change them."""
+        """The checksum of all weights while no policy may change them; None while none is views of them."""
         self._wake = threading.Condition()
         self._commands: deque[_Command] = deque()
         self._in_flight: dict[str, Future[Response]] = {}
@@ -215,8 +217,7 @@ class ThreadedEngine(ABC):
                 received = ChecksummedTensors(others, self._dtype)
                 self._load(self._counted(received))
                 self._compare(received, version)
-                if self._unchanged is not None and self._shapes.keys() <= {*received.names}:  # no adapter
-                    self._unchanged = received.checksum
+                self._note_unchanged(received)
             if self._asleep:
                 self._wake_cache()
             self._asleep = False
@@ -241,9 +242,13 @@ class ThreadedEngine(ABC):
         self._counts["check_s"] += time.monotonic() - began  # type: ignore[assignment]  # floats too
 
     def _counted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        self._shares, own = False, self._shared or {}
         for name, tensor in tensors:
             self._counts["steps"] += 1
-            self._counts["moved_bytes"] += tensor.nbytes
+            if name in own and _same_memory(tensor, own[name]):
+                self._shares = True
+            else:
+                self._counts["moved_bytes"] += tensor.nbytes
             yield name, tensor
 
     def _not_shared(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]] | None:
@@ -264,6 +269,14 @@ class ThreadedEngine(ABC):
             )
         self._unchanged = self._whole_checksum()
 
+    def _note_unchanged(self, received: "ChecksummedTensors") -> None:
+        """Note the weights after an update, where a policy is views of some; of an adapter's base it may be."""
+        if any(base_name(name) != name for name in received.names):
+            if self._shared and self._unchanged is None:
+                self._unchanged = self._whole_checksum()
+        else:
+            self._unchanged = received.checksum if self._shares else None
+
     def _whole_checksum(self) -> int:
         began = time.monotonic()
         found = self._checksum(list(self._shapes))
@@ -273,8 +286,6 @@ class ThreadedEngine(ABC):
     def _share(self, future: Future[Mapping[str, Tensor]]) -> None:
         try:
             weights = self._weights()
-            if weights:
-                self._unchanged = self._whole_checksum()
         except Exception as error:
             future.set_exception(EngineError(f"the engine could not share its weights: {error}"))
             raise

@@ -300,7 +300,7 @@ class VllmEngine(ThreadedEngine):
         if not self._one_copy:
             return {}
         try:
-            (places,) = self._engine.collective_rpc("places", args=(self._shapes,))
+            (places,) = self._engine.collective_rpc("places", args=(self._shapes, os.getpid()))
         except Exception as error:  # noqa: BLE001 - of a loader that takes no tensors without memory
             log.warning(
                 "the policy has weights of its own: vLLM does not say where it has those of this model: %s", error

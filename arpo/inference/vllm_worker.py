@@ -3,6 +3,7 @@
 Each worker's process imports this file before it loads a model, and packs no weights from then on.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,11 +56,14 @@ class WeightAccess:
         tensors = _adapter(self.get_model()) if adapter else _weights(self.get_model())
         return {name: combine_checksums([(name, checksum(tensor))]) for name, tensor in tensors}
 
-    def places(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    def places(self, shapes: Mapping[str, tuple[int, ...]], process: int) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint as views of this worker's weights, those that lie there in one piece.
 
         vLLM's own loader says where: it is given tensors without memory, and what it copies is written down, not done.
+        A caller in another process would get copies, and gets none.
         """
+        if os.getpid() != process:
+            return {}
         model = self.get_model()
         dtype = next(model.parameters()).dtype
         given = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}

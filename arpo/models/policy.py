@@ -162,8 +162,9 @@ class Policy(nn.Module):
         if whole:
             start_adapters(self.model)
             return
-        own = self._alike(shared, share_trained=share_trained)
-        read = partial(_initial, CheckpointWeights(path), own)
+        weights = CheckpointWeights(path)
+        own = self._alike(shared, weights, share_trained=share_trained)
+        read = partial(_initial, weights, own)
         if mesh is not None:
             shard(self, self.family.blocks(self.model), mesh, torch_dtype, read)
             return
@@ -305,14 +306,24 @@ class Policy(nn.Module):
     def _load(self, dtype: torch.dtype, attention: str) -> Any:
         return self.family.model_class.from_pretrained(self.path, dtype=dtype, attn_implementation=attention)
 
-    def _alike(self, shared: Mapping[str, Tensor], *, share_trained: bool) -> dict[str, Tensor]:
-        """Return those of an engine's weights that have the format of the policy's, which they may be."""
+    def _alike(
+        self, shared: Mapping[str, Tensor], weights: CheckpointWeights, *, share_trained: bool
+    ) -> dict[str, Tensor]:
+        """Return those of an engine's weights that have the format of the policy's and the checkpoint's values."""
         formats = {
             self.family.checkpoint_name(name): weight.dtype
             for name, weight in weights_by_name(self.model)
             if share_trained or not weight.requires_grad
         }
-        return {name: weight for name, weight in shared.items() if weight.dtype == formats.get(name)}
+        alike = {name: weight for name, weight in shared.items() if weight.dtype == formats.get(name)}
+        own = {name: weight for name, weight in alike.items() if torch.equal(weight, weights[name].to(weight))}
+        if len(own) < len(alike):
+            log.warning(
+                "%d weights are not shared, in which the engine holds other values than the checkpoint, %s among them",
+                len(alike) - len(own),
+                min(alike.keys() - own.keys()),
+            )
+        return own
 
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too

@@ -245,6 +245,15 @@ class PolicyModule(L.LightningModule):
     def on_fit_start(self) -> None:
         for policy in self.frozen:
             policy.to(self.device)
+        if self.policy.shared:
+            held = {weight.data_ptr() for weight in engine_weights(self.trainer).values()}
+            apart = [each for each in self.policy.shared if each.data_ptr() not in held]
+            if apart:
+                log.warning(
+                    "%d weights that the policy shared with its engine are in memory twice: this fit has another "
+                    "engine, and its copy",
+                    len(apart),
+                )
 
     def build(self, make: Callable[..., Policy]) -> Policy:
         """Build a policy, in shards where the strategy has laid out a mesh of ranks."""

@@ -1,6 +1,7 @@
 """One copy of the weights: the policy's tensors are views of those of vLLM in its own process."""
 
 import asyncio
+import os
 
 import pytest
 import torch
@@ -94,7 +95,8 @@ def test_the_engine_answers_as_the_policy_whatever_it_was_sent(start, tiny_model
     """All weights are shared and none sent; the base, and the adapter sent; nothing; or the vision tower."""
     vision = dtype == "float32" and lora is None
     engine, policy = one_copy(start, tiny_model, dtype, lora, train_vision=vision, share_trained=in_turn)
-    sent = 0 if policy.shares_trained else sum(each.nbytes for _, each in policy.checkpoint_tensors())
+    own = {each.data_ptr() for each in policy.shared}
+    sent = sum(each.nbytes for _, each in policy.checkpoint_tensors() if each.data_ptr() not in own)
     assert bool(policy.shared) == in_turn
     for version in (1, 2, 3):
         taught(policy, seed=version)
@@ -132,6 +134,31 @@ def test_a_weight_that_changes_while_the_engine_answers_is_noticed(start, tiny_m
         policy.shared[5].view(-1)[3] += 0.5
     with pytest.raises((WeightSyncError, EngineError), match="changed while it answered"):
         run(engine.update_weights(policy.checkpoint_tensors(), 2) if lora else engine.sleep())
+
+
+@pytest.mark.engine
+def test_an_engine_of_whose_weights_no_policy_has_views_compares_none_that_change(start, tiny_model):
+    engine = start()
+    run(engine.weights())
+    policy = Policy(tiny_model)
+    run(engine.update_weights(policy.checkpoint_tensors(), 1))
+    with torch.no_grad():
+        run(engine.weights())[policy.family.embedding].add_(1)
+    run(engine.update_weights(policy.checkpoint_tensors(), 2))
+    assert gap(policy, engine)[0] < 1e-4
+
+
+def test_a_weight_of_which_the_engine_has_other_values_than_the_checkpoint_is_not_shared(tiny_model, caplog):
+    read = CheckpointWeights(tiny_model)
+    shared = {name: read[name] for name in read.shapes}
+    other = max(shared)
+    shared[other] = shared[other] + 1
+    policy = Policy(tiny_model, shared=shared)
+    assert len(policy.shared) == len(shared) - 1
+    assert (
+        f"1 weights are not shared, in which the engine holds other values than the checkpoint, {other}" in caplog.text
+    )
+    assert all(torch.equal(each, read[name]) for name, each in weights_by_name(policy.model))
 
 
 @pytest.mark.engine
@@ -188,11 +215,19 @@ def test_a_place_is_one_piece_of_memory_that_holds_a_tensor_as_it_is():
     worker = WeightAccess()
     model = Fused()
     worker.get_model = lambda: model
-    places = worker.places({"pieces": (9, 4), "turned": (6, 4), "halves": (4, 4), "scaled": (3,), "absent": (1,)})
+    places = worker.places(
+        {"pieces": (9, 4), "turned": (6, 4), "halves": (4, 4), "scaled": (3,), "absent": (1,)}, os.getpid()
+    )
     assert places.keys() == {"pieces"}
     places["pieces"].copy_(torch.arange(36.0).view(9, 4))
     assert model.fused.flatten().tolist() == [*range(36), 0, 0, 0, 0]  # nothing else was written
     assert not any(each.any() for each in (model.turned, model.one, model.two, model.scaled))
+
+
+def test_a_policy_of_another_process_gets_no_copies_in_the_place_of_views():
+    worker = WeightAccess()
+    worker.get_model = Fused
+    assert worker.places({"pieces": (9, 4)}, os.getpid() + 1) == {}
 
 
 def test_pieces_in_another_order_are_no_place():
