@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from arpo.host.processes import count_processes
-from benchmarks.gpu_session import play, prepare
+from benchmarks.gpu_session import play, prepare, screens, stand_ins
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,13 +42,15 @@ def test_every_phase_ends_well_with_a_tiny_model_and_leaves_what_a_session_is_fo
     (gap,), (rate,) = of("engine", "gap"), of("engine", "tokens_per_s")
     assert gap < 1e-4  # float32 on both sides
     assert rate > 0
-    for loop in ("lora", "all"):
+    for loop in ("lora", "one_copy", "two_copies", "all"):
         iterations = of(loop, "metrics")
         assert [metrics["rollout/env_steps"] for metrics in iterations] == [4 * 2] * 2  # each as long as it may be
         assert max(metrics.get("engine/logprob_gap_mean", 0) for metrics in iterations) < 1e-4
         assert any(metrics.get("train/grad_norm", 0) > 0 for metrics in iterations)
-    # a sync before the first iteration and after each, in two loops; asleep in each iteration
-    assert len(of("engine: load", "seconds")) == 2 * 3
+    moved = [[metrics["engine/moved_bytes"] for metrics in of(loop, "metrics")] for loop in ("one_copy", "two_copies")]
+    assert moved[0] == moved[1] > [0, 0]  # the adapter
+    # a sync before the first iteration and after each, in four loops; in two of them asleep in each iteration
+    assert len(of("engine: load", "seconds")) == 4 * 3
     assert len(of("engine: sleep", "seconds")) == 2 * 2
     assert len(of("trace", "ms")) == 25
 
@@ -81,6 +83,23 @@ def test_the_first_phase_that_failed_is_played_again_with_the_older_runner(tmp_p
     play.play(tmp_path, ["weights", "engine", "lora", "trace"], smoke=False, seconds=60)
     ends = [("weights", None), ("engine", None), ("lora", None), ("engine, older runner", "well")]
     assert [(line["phase"], line.get("ended")) for line in lines(tmp_path)] == ends
+
+
+def test_screenshots_of_a_run_are_what_the_loops_show(tmp_path, monkeypatch):
+    run, part, site = tmp_path / "run", tmp_path / "part", tmp_path / "site" / "packages"
+    for number in range(3):
+        _, png = screens.desktop(number, "windows")
+        (run / "screens" / str(number)).mkdir(parents=True)
+        (run / "screens" / str(number) / f"{number}.png").write_bytes(png)
+    part.mkdir()
+    monkeypatch.setattr(prepare, "SCREENS_MIB", 2 * len(png) * 1.2 / 2**20)
+    prepare.pack_screens(run, part / "screens.txz")
+    monkeypatch.setattr(play, "SITE", site)
+    monkeypatch.setattr(play, "SCREENS", tmp_path / "shown")
+    monkeypatch.setattr(stand_ins, "SCREENS", tmp_path / "shown")
+    assert play.unpack(part) == 0
+    shown = {stand_ins.drawn(seed).screenshot for seed in range(9)}
+    assert shown == {screens.desktop(number, "windows")[1] for number in (0, 1)}  # the third found no room
 
 
 def test_parts_come_out_as_they_went_in(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("prepare", help="make the parts; needs pip, npm and the network")
     command.add_argument("--parts", type=Path, default=PARTS)
     command.add_argument("--scratch", type=Path, required=True, help="a folder outside of the repository")
+    command.add_argument("--screens", type=Path, help="trajectories of a run, whose screenshots the loops show")
     command = commands.add_parser("unpack", help="unpack a part where it has arrived")
     command.add_argument("part", type=Path)
     command = commands.add_parser("play", help="play the phases, each in a process of its own")

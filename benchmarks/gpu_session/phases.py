@@ -43,14 +43,26 @@ LOOP = (
     "engine.make_engine.engine_args.gpu_memory_utilization=0.35",
 )
 """One GPU serves and trains in turn; every episode is as long as it may be."""
+TOGETHER = (
+    "experiment=arpo_subset32",
+    "model=qwen2_5_vl_7b",
+    *(word for word in LOOP[1:] if not word.startswith(("engine.", "trainer=", "gpus="))),
+    "layout=single",
+    "trainer=default",
+    "engine=vllm",
+    "engine._target_=benchmarks.gpu_session.stand_ins.TimedEngine",
+    "engine.max_num_seqs=16",
+    "+engine.engine_args.gpu_memory_utilization=0.35",
+)
+"""Trainer and engine in one process, as a person with one card has them."""
 LOOPS = {
     "lora": (*LOOP, "model=qwen2_5_vl_7b"),
+    "one_copy": TOGETHER,
+    "two_copies": (*TOGETHER, "engine.one_copy=false"),
     "all": (*LOOP, "module.optimizer._target_=arpo.modules.offload.OffloadedAdamW"),
 }
 SMALL_LOOP = (
     "prompt=compact",
-    "engine.num_gpus=0",
-    "engine.replicas=1",
     "trainer.accelerator=cpu",
     "trainer.devices=1",
     "model.policy.dtype=float32",
@@ -58,11 +70,11 @@ SMALL_LOOP = (
     "rollout.settings.max_steps=2",
     "rollout.settings.max_tokens=8",
     "module.micro_batch_tokens=1024",
-    "engine.stall_s=600",
     "env.reset_timeout_s=600",
     "env.step_timeout_s=600",
 )
 """On a CPU that others may use, too."""
+SMALL_FLEET = ("engine.num_gpus=0", "engine.replicas=1", "engine.stall_s=600")
 ROOM_FOR_ALL_GIB = 100
 """Of a GPU that trains all weights of a 7B: `arpo plan` says 80 GB are too few."""
 TRACED = 25
@@ -204,7 +216,8 @@ def loop(play: Play) -> None:
     every_answer_waits()
     with tempfile.TemporaryDirectory() as directory:
         words = [*LOOPS[play.phase], f"model.path={play.model}", f"paths.run_dir={directory}"]
-        cfg = compose("train", [*words, *(SMALL_LOOP if play.smoke else ())])
+        small = (*SMALL_LOOP, *(SMALL_FLEET if play.phase in ("lora", "all") else ())) if play.smoke else ()
+        cfg = compose("train", [*words, *small])
         for name in ("evaluation", "checkpoint", "update_log", "trajectory_log", "progress"):
             cfg.callbacks[name] = None
         cfg.logger = {"json_lines": cfg.logger.json_lines}
@@ -246,6 +259,8 @@ PHASES: dict[str, Callable[[Play], None]] = {
     "weights": weights,
     "engine": engine,
     "lora": loop,
+    "one_copy": loop,
+    "two_copies": loop,
     "trace": trace,
     "all": loop,
 }

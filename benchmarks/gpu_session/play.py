@@ -22,8 +22,10 @@ SITE = Path("/tmp/arpo_gpu_session/site")
 """Where parts are unpacked; empty where vLLM is installed as usual."""
 MODEL = Path("/dev/shm/arpo_gpu_session")
 """In memory: loading 16.6 GB from a rented disk would take the time of a phase."""
-LIMITS = {"weights": 90, "engine": 150, "lora": 260, "trace": 100, "all": 260}
+LIMITS = {"weights": 90, "engine": 150, "lora": 260, "one_copy": 200, "two_copies": 200, "trace": 100, "all": 260}
 """Seconds of each phase, in their order."""
+SCREENS = SITE.parent / "screens"
+"""Screenshots of a run on real desktops, where a part has brought some."""
 LEAST_S = 20
 """No phase begins with less."""
 DYING_S = 20
@@ -176,7 +178,7 @@ def unpack(part: Path) -> int:
             with lzma.open(file, "rb") as source, target.open("wb") as whole:
                 shutil.copyfileobj(source, whole, 2**20)
         elif file.suffix == ".txz":
-            directory = MODEL if file.name == "companions.txz" else SITE
+            directory = {"companions.txz": MODEL, "screens.txz": SCREENS}.get(file.name, SITE)
             directory.mkdir(parents=True, exist_ok=True)
             with tarfile.open(file) as archive:
                 archive.extractall(directory, filter="data")

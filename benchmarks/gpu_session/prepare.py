@@ -24,6 +24,8 @@ from benchmarks.gpu_session.published import write_companions
 ROOT = Path(__file__).parents[2]
 MOST_MIB = 56
 """Of a part: a call carries 64 MiB, and the repository's own files take up to 8 of them."""
+SCREENS_MIB = 8
+"""Of screenshots: some hundred of our desktops."""
 VLLM, RAY = "vllm==0.26.0", "ray==2.60.0"
 LEVEL = 5
 """Of xz: 9 saves a hundredth, and takes thrice the time."""
@@ -49,12 +51,13 @@ WHEELS = Path(__file__).parent / "wheels.txt"
 SOURCE_ONLY = ("antlr4-python3-runtime",)
 
 
-def prepare(parts: Path, scratch: Path) -> int:
+def prepare(parts: Path, scratch: Path, screens: Path | None = None) -> int:
     """Make the parts, print their sizes, and return 0 if each can be carried.
 
     Args:
         parts: Gets the folders `part1` to `part3`; what is there is replaced.
         scratch: Downloads of 380 MB stay here for the next time, and what is in them, 1.0 GB.
+        screens: The trajectories of a run, whose screenshots the loops show; None draws desktops.
     """
     vllm, ray = (wheel(name, scratch) for name in (VLLM, RAY))
     shutil.rmtree(parts, ignore_errors=True)
@@ -71,6 +74,8 @@ def prepare(parts: Path, scratch: Path) -> int:
             threads.submit(pack, ray, third / "ray.txz", lambda path: not path.startswith(NOT_OF_RAY)),
         ]
         fetch_wheels(second / "wheels")
+        if screens is not None:
+            pack_screens(screens, third / "screens.txz")
         pack(write_companions(scratch / "companions", architecture()), second / "companions.txz")
         (third / "plan.json").write_text(json.dumps(planned(), indent=1), encoding="utf-8")
         for job in jobs:
@@ -140,6 +145,17 @@ def pack(directory: Path, target: Path, wanted: Callable[[str], bool] = bool) ->
             name = path.relative_to(directory).as_posix()
             if wanted(name):
                 archive.add(path, name, filter=anonymous)
+
+
+def pack_screens(trajectories: Path, target: Path) -> None:
+    """Archive the first screenshots of a run, by their names, up to `SCREENS_MIB`."""
+    room = SCREENS_MIB * 2**20
+    with tarfile.open(target, "w:xz", preset=0) as archive:
+        for path in sorted(trajectories.rglob("*.png")):
+            room -= path.stat().st_size
+            if room < 0:
+                break
+            archive.add(path, path.name, filter=anonymous)
 
 
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
