@@ -91,7 +91,9 @@ def gap(policy, engine):
         ("bfloat16", None, True, 0.5),
     ],
 )
-def test_the_engine_answers_as_the_policy_whatever_it_was_sent(start, tiny_model, dtype, lora, in_turn, largest):
+def test_the_engine_answers_as_the_policy_whatever_it_was_sent(
+    start, tiny_model, tmp_path, dtype, lora, in_turn, largest
+):
     """All weights are shared and none sent; the base, and the adapter sent; nothing; or the vision tower."""
     vision = dtype == "float32" and lora is None
     engine, policy = one_copy(start, tiny_model, dtype, lora, train_vision=vision, share_trained=in_turn)
@@ -107,6 +109,12 @@ def test_the_engine_answers_as_the_policy_whatever_it_was_sent(start, tiny_model
         assert engine.counters()["engine/moved_bytes"] == version * sent
         if policy.shares_trained:
             run(engine.sleep())
+    last = {name: each.clone() for name, each in policy.saved_tensors()}
+    run(engine.close())  # its memory stays as long as the policy does
+    policy.save(tmp_path)
+    saved = CheckpointWeights(tmp_path)
+    assert saved.shapes.keys() == last.keys()
+    assert all(torch.equal(saved[name], each) for name, each in last.items())
 
 
 @pytest.mark.engine
