@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -242,6 +243,88 @@ async def test_an_engine_that_cannot_sleep_or_load_says_so_and_is_dead(closing, 
         await (engine.sleep() if broken == "suspend" else engine.update_weights([], 1))
     with pytest.raises(EngineGoneError, match="is dead"):
         await engine.generate(ask())
+
+
+class HoldingEngine(ListEngine):
+    """Computes with tensors that a policy may be views of, and with an adapter on them."""
+
+    def __init__(self):
+        self.held = {name: torch.ones(shape) for name, shape in SHAPES.items()}
+        self.adapter: dict[str, Tensor] = {}
+        super().__init__()
+        self._shapes = SHAPES
+
+    def _weights(self):
+        return dict(self.held)
+
+    def _load(self, tensors):
+        super()._load(tensors)
+        for name, tensor in tensors:
+            (self.held[name].copy_ if name in self.held else partial(self.adapter.__setitem__, name))(tensor)
+
+    def _checksum(self, names):
+        return combine_checksums((name, checksum((self.held | self.adapter)[name])) for name in names)
+
+
+ADAPTER = {"model.norm.lora_A.weight": torch.ones(2), "model.norm.lora_B.weight": torch.ones(4, 2)}
+NORM, MERGER = SHAPES
+
+
+async def test_an_update_of_tensors_that_the_engine_computes_with_loads_none(closing):
+    engine = closing(HoldingEngine())
+    own = await engine.weights()
+    assert await engine.weights() is own
+    for version in (1, 2):
+        await engine.sleep()
+        own[NORM].add_(1.0)  # while it sleeps
+        await engine.update_weights(own.items(), version)
+        await engine.generate(ask())
+    assert "load" not in engine.events
+    assert engine.counters()["engine/moved_bytes"] == 0
+    own[MERGER][1, 3] += 1.0
+    with pytest.raises(EngineError, match="changed while it answered"):
+        await engine.sleep()
+
+
+async def test_an_engine_that_no_longer_computes_with_what_it_shares_is_dead(closing):
+    engine = closing(HoldingEngine())
+    own = await engine.weights()
+    engine.held[MERGER] = engine.held[MERGER].clone()
+    await engine.sleep()
+    with pytest.raises(
+        WeightSyncError, match=r"than those that it shares with the policy: set engine\.one_copy=false"
+    ):
+        await engine.update_weights(own.items(), 1)
+
+
+@pytest.mark.parametrize("taken", [(NORM,), (MERGER,), ()])
+async def test_of_an_update_that_shares_a_part_the_rest_is_sent_and_the_whole_compared(closing, taken):
+    engine = closing(HoldingEngine())
+    own = await engine.weights()
+    policy = {name: own[name] if name in taken else torch.full(shape, 2.0) for name, shape in SHAPES.items()}
+    await engine.update_weights(policy.items(), 1)
+    assert engine.counters()["engine/moved_bytes"] == sum(policy[name].nbytes for name in SHAPES if name not in taken)
+    assert all(torch.equal(engine.held[name], each) for name, each in policy.items())
+    engine.held[MERGER].add_(1.0)
+    if not taken:  # what the engine does with its own is compared when it is sent the next
+        await engine.update_weights(policy.items(), 2)
+        return
+    with pytest.raises(WeightSyncError, match="changed while it answered"):
+        await engine.update_weights(policy.items(), 2)
+
+
+async def test_the_base_of_an_adapter_is_compared_from_the_first_one_on_where_it_is_shared(closing):
+    alone, shared = closing(HoldingEngine()), closing(HoldingEngine())
+    own = await shared.weights()
+    for engine in (alone, shared):
+        await engine.update_weights(ADAPTER.items(), 1)
+        await engine.update_weights(ADAPTER.items(), 2)
+        engine.held[NORM].add_(1.0)
+    assert shared.counters()["engine/moved_bytes"] == 2 * sum(each.nbytes for each in ADAPTER.values())
+    await alone.update_weights(ADAPTER.items(), 3)
+    with pytest.raises(WeightSyncError, match="changed while it answered"):
+        await shared.update_weights(ADAPTER.items(), 3)
+    assert own[NORM].tolist() == [2.0] * 4
 
 
 @pytest.mark.parametrize(
