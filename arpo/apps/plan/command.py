@@ -26,7 +26,9 @@ from arpo.errors import ArpoError, ConfigError
 from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import Budget
 from arpo.host.terminal import print_table
+from arpo.inference.vllm import has_several_processes
 from arpo.models.family import family_named
+from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.offline.base import OfflineModule
@@ -122,17 +124,25 @@ def estimate(cfg: DictConfig) -> Plan:
         buckets = not OmegaConf.select(cfg, "trainer.strategy.gradient_as_bucket_view", default=False)
         ranks, length = layout.trainers, cfg.iterations
         simulated = simulate(
-            module, longest, strategy=layout.strategy, ranks=ranks, iterations=length, buckets=buckets
+            module,
+            longest,
+            strategy=layout.strategy,
+            ranks=ranks,
+            iterations=length,
+            buckets=buckets,
+            engine=dtype_of(cfg.engine.dtype) if has_one_copy(cfg, layout) else None,
+            in_turn=not cfg.rollout.settings.max_policy_lag,
         )
     case = Case(simulated.shape, simulated.weights, longest, work_of(cfg), layout, gpu)
     given, share = cfg.assumptions, engine_share(cfg)
-    resident = simulated.resident / GIB if layout.name == "colocated" else 0.0
+    shared = simulated.weights.shared_bytes
+    resident = (simulated.resident - shared) / GIB if layout.name == "colocated" else 0.0
     return Plan(
         case=case,
         peak=simulated.peak,
         reserve_gib=given.reserve_gib,
         cache_gib=costs.cache_bytes(simulated.peak, given.cache_share) / GIB,
-        engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib),
+        engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib, shared / GIB),
         serving=costs.serving(case, share=share, beside=resident),
         costs=[*_time_rows(cfg, case, simulated.offloaded), *_host_rows(cfg, case, simulated.offloaded)],
     )
@@ -214,11 +224,19 @@ def engine_share(cfg: DictConfig) -> float:
     return float(OmegaConf.select(engine, SHARE) or usual)
 
 
-def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
-    """Return the GiB that an engine keeps on a training GPU during an update."""
+def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float, shared_gib: float = 0.0) -> float:
+    """Return the GiB that an engine keeps on a training GPU during an update, beside weights that are the trainer's."""
     if layout.name == "split":
         return 0.0
-    return float(cfg.assumptions.asleep_gib) if engines_sleep(cfg) else share_gib
+    return float(cfg.assumptions.asleep_gib) if engines_sleep(cfg) else share_gib - shared_gib
+
+
+def has_one_copy(cfg: DictConfig, layout: Layout) -> bool:
+    """Return whether a policy may be views of the weights of an engine in its own process."""
+    engine = cfg.engine
+    shares = engine.get("_target_") == VLLM and engine.get("one_copy", True) and not engine.get("sleeps", False)
+    in_process = layout.strategy == "single" and rolls_out(cfg)
+    return bool(shares and in_process) and not has_several_processes(engine.get("engine_args") or {})
 
 
 def layout_of(cfg: DictConfig) -> Layout:
@@ -271,9 +289,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     tokens = settings.max_context // 2
     sleeps = engines_sleep(cfg)
     key, engine = f"{engine_key(cfg)}.{SHARE}", OmegaConf.select(cfg, f"{engine_key(cfg)}._target_")
-    # The share of a GPU that its trainer leaves, at rest where the engine sleeps meanwhile, in twentieths.
-    taken = plan.serving.beside_gib + plan.reserve_gib if sleeps else plan.training_gib - plan.engine_gib
-    share = int(20 * (plan.case.gpu.memory_gib - taken) / plan.case.gpu.memory_gib) / 20
+    share = plan.left_share
     offers = {
         _setting(cfg, key, share): engine == VLLM and layout.name != "split" and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and layout.strategy != "fsdp" and not method_of(cfg).needs.values,

@@ -37,6 +37,10 @@ class Weights:
     vision: int
     train_vision: bool
     lora: bool
+    shared_bytes: int = 0
+    """Of those that an engine of the same process has too, in the same memory."""
+    moves: bool = True
+    """Whether a sync sends anything: not where all that is trained is the engine's own memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,9 @@ class Case:
 
     @property
     def sync_bytes(self) -> int:
-        """Bytes of one weight sync, in bfloat16: all weights, or the adapters."""
+        """Bytes of one weight sync, in bfloat16: all weights, or the adapters; none where all weights are shared."""
+        if not self.weights.moves:
+            return 0
         return (self.weights.trained if self.weights.lora else self.weights.total) * BFLOAT16
 
     @property
@@ -265,7 +271,8 @@ def host_gib(case: Case, offloaded: Offloaded, screenshot_mb: float, asleep: flo
     trainers = ceil(layout.trainers / layout.nodes)
     screens = work.trajectories * longest.steps
     processes, engines = ceil(layout.engines / layout.nodes), ceil(layout.replicas / layout.nodes)
-    loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
+    read = max(0, weights.total * BFLOAT16 - weights.shared_bytes)
+    loading = 0.0 if layout.strategy == "fsdp" else trainers * read / GIB
     # An engine of several processes reads an update from a file, which a copy of the weights is written to.
     several = work.fleet and processes > engines and not weights.lora
     vision = case.shape.vision_config

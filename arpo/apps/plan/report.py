@@ -52,6 +52,14 @@ class Plan:
         """Whether an engine fits, with one context of the longest trajectory."""
         return self.serving_gib <= self.case.gpu.memory_gib and self.serving.contexts >= 1
 
+    @property
+    def left_share(self) -> float:
+        """The share of a GPU that its trainer leaves to an engine, at rest where that one sleeps meanwhile."""
+        memory, shared = self.case.gpu.memory_gib, self.case.weights.shared_bytes / GIB
+        asleep = self.serving.beside_gib + self.reserve_gib
+        taken = asleep if self.case.work.sleeps else self.training_gib - self.engine_gib - shared
+        return int(100 * (memory - taken) / memory) / 100
+
     def troubles(self) -> list[str]:
         """Return a line for each thing that does not fit."""
         troubles = []
