@@ -96,6 +96,8 @@ class Policy(nn.Module):
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
         logits_chunk: Tokens whose logits exist at the same time.
+        mlp_chunk: Tokens whose widest activations, those inside an MLP of the language model, exist at the same time:
+            the backward pass computes each part again. None: all of a row.
         mesh: Ranks over which the weights are cut (`arpo.models.placement`); None keeps them whole.
         shared: Weights of an engine of this process by their names in the checkpoint: those of the same format are the
             policy's too, the others are read from the checkpoint.
@@ -113,6 +115,7 @@ class Policy(nn.Module):
         lora: LoraSettings | None = None,
         attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa",
         logits_chunk: AtLeastOne = 1024,
+        mlp_chunk: AtLeastOne | None = None,
         mesh: DeviceMesh | None = None,
         shared: Mapping[str, Tensor] = MappingProxyType({}),
         share_trained: bool = True,
@@ -150,6 +153,8 @@ class Policy(nn.Module):
         self._offload_activations = offload_activations
         self._lora = lora
         checkpoint_blocks(self.model, gradient_checkpointing)
+        if mlp_chunk is not None:
+            divide_mlps(self.model, mlp_chunk)
         self._logits_chunk = logits_chunk
         self.features: Mapping[str, Tensor] | None = None
         """What a frozen vision tower makes of the screenshots of an update by SHA-256, while the update lasts."""
@@ -377,6 +382,19 @@ def checkpoint_blocks(model: Any, checkpointing: Checkpointing) -> None:
     if checkpointing == "selective":
         kept = partial(create_selective_checkpoint_contexts, ATTENTION_KERNELS)
         model.get_decoder().gradient_checkpointing_enable({"use_reentrant": False, "context_fn": kept})
+
+
+def divide_mlps(model: Any, tokens: int) -> None:
+    """Let the MLPs of a language model take some tokens at a time (ALST's tiled MLP, arXiv 2506.13996)."""
+    for block in model.get_decoder().layers:
+        block.mlp.forward = partial(_in_parts, block.mlp.forward, tokens)
+
+
+def _in_parts(
+    mlp: Callable[[Tensor], Tensor], tokens: int, hidden: Float[Tensor, "batch tokens width"]
+) -> Float[Tensor, "batch tokens width"]:
+    parts = torch.split(hidden, tokens, dim=1)
+    return torch.cat([checkpoint(mlp, part, use_reentrant=False, preserve_rng_state=False) for part in parts], dim=1)
 
 
 # --- log-probabilities in float32, without the logits of all tokens at once ------------------------------------------

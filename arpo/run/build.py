@@ -14,6 +14,7 @@ from arpo.errors import ArpoError, ConfigError
 from arpo.run.choices import CONF, register_choices
 from arpo.run.folder import folder_name, run_name, start_timestamp
 from arpo.run.overrides import check_overrides, explain
+from arpo.run.preflight import smallest_gpu_gib
 from arpo.run.warmstart import demonstrations_of, policy_of, recordings_of
 
 
@@ -57,6 +58,25 @@ def images_at_once(max_steps: object, image_window: object) -> int:
     return min((number for number in (max_steps, image_window) if isinstance(number, int)), default=0)
 
 
+CARDS = (24, 40, 80)
+"""GB in the names of the cards that `experiment=one_gpu` has numbers for."""
+NAMED = 0.95
+"""The least share of these that a program can allocate, in GiB."""
+
+
+def for_card(memory_gib: float | None, choices: Sequence[Any]) -> Any:
+    """Return the choice for a card of 24, 40 or 80 GB; None is the smallest GPU here, and where there is none, 80."""
+    memory = memory_gib or smallest_gpu_gib() or CARDS[-1]
+    large_enough = [choice for card, choice in zip(CARDS, choices, strict=True) if NAMED * card <= memory]
+    return [choices[0], *large_enough][-1]
+
+
+def share_beside(memory_gib: float | None, trainer_gib: Sequence[float]) -> float:
+    """Return the share of a card that a trainer leaves to vLLM, in hundredths, by its need on each kind of card."""
+    memory = memory_gib or smallest_gpu_gib() or CARDS[-1]
+    return max(1, math.floor(100 * (1 - for_card(memory, trainer_gib) / memory))) / 100
+
+
 def _or_zero(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that is 0 where a number is none or impossible: its own check names that one."""
 
@@ -79,6 +99,8 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "demonstrations_of": _of_run(demonstrations_of),
     "recordings_of": _of_run(recordings_of),
     "images_at_once": images_at_once,
+    "for_card": for_card,
+    "share_beside": share_beside,
     "gpu_range": _or_zero(lambda first, end: list(range(first, end))),
     "node_gpus": _or_zero(lambda gpus, nodes: gpus // nodes),
     "node_engines": _or_zero(lambda gpus, each: int(gpus / each) if each else gpus),  # one each where none is needed

@@ -86,6 +86,38 @@ def test_a_row_does_not_depend_on_the_rest_of_its_micro_batch_nor_on_chunks_of_l
         torch.testing.assert_close(together.entropy[row, :width], alone.entropy[0], atol=1e-5, rtol=0)
 
 
+class Rows(TorchDispatchMode):
+    """Notes the most tokens of an MLP of the language model inside of its block."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.width = width
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **kwargs or {})
+        if func is torch.ops.aten.silu.default and made.ndim == 3 and made.shape[-1] == self.width:
+            self.most = max(self.most, made.shape[1])
+        return made
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4, alpha=8)])
+def test_mlps_in_parts_give_the_same_gradients_and_are_never_whole(each_tiny, lora):
+    make = partial(Policy, each_tiny, gradient_checkpointing=True, lora=lora, train_vision=lora is None)
+    whole, divided = make(), make(mlp_chunk=7)
+    most = []
+    for policy in (whole, divided):
+        batch = mixed_batch(policy)
+        with Rows(policy.model.config.text_config.intermediate_size) as rows:
+            backward_of(batch, policy)
+        most.append(rows.most)
+    assert most == [batch.input_ids.shape[1], 7]
+    for ours, expected in zip(divided.parameters(), whole.parameters(), strict=True):
+        assert (ours.grad is None) == (expected.grad is None)
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, expected.grad, atol=1e-5, rtol=1e-4)
+
+
 class Calls(TorchDispatchMode):
     """Counts the calls of each operation inside of its block."""
 

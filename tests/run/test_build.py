@@ -5,7 +5,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ConfigError
-from arpo.run.build import build, register_resolvers, required_model
+from arpo.run.build import build, for_card, register_resolvers, required_model, share_beside
 from arpo.types import Task
 from tests.composed import composed
 
@@ -35,6 +35,29 @@ def test_lightning_refuses_arguments_with_errors_of_any_type():
         build(node, "trainer")
     with pytest.raises(ConfigError, match=r"invalid accelerator name.*\(configuration key: trainer\)$"):
         build(node | {"accelerator": "tpuu"}, "trainer")
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "choice", "share"),
+    [
+        (16.0, "a", 0.37),  # of less than it is made for, where the plan has the last word: 1 - 10 / 16 = 0.375
+        (22.2, "a", 0.54),  # of the 24 GB of an A10
+        (23.5, "a", 0.57),
+        (31.8, "a", 0.68),
+        (39.4, "b", 0.49),  # 1 - 20 / 39.4 = 0.492
+        (47.5, "b", 0.57),
+        (79.2, "c", 0.62),
+        (139.8, "c", 0.78),
+        (None, "c", 0.62),  # 1 - 30 / 80, where no GPU is
+    ],
+)
+def test_a_card_has_the_numbers_of_the_largest_one_that_is_no_larger(memory_gib, choice, share, monkeypatch):
+    monkeypatch.setattr("arpo.run.build.smallest_gpu_gib", lambda: None)
+    assert for_card(memory_gib, ["a", "b", "c"]) == choice
+    assert share_beside(memory_gib, [10.0, 20.0, 30.0]) == share
+    monkeypatch.setattr("arpo.run.build.smallest_gpu_gib", lambda: 23.5)
+    assert for_card(None, ["a", "b", "c"]) == "a"  # of the GPU here
+    assert share_beside(8.0, [10.0, 20.0, 30.0]) == 0.01  # nothing is left, and a plan says so
 
 
 def test_the_resolver_of_run_names_can_be_registered_again():

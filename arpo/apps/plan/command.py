@@ -59,6 +59,7 @@ def main(overrides: Sequence[str]) -> int:
     log_to_terminal(logging.WARNING)
 
     def attempt(settings: Sequence[str]) -> Plan | None:
+        log.warning("  %s", " ".join(settings))
         try:
             return estimate(compose([*overrides, *" ".join(settings).split()]))
         except (ConfigError, HydraException):
@@ -74,6 +75,7 @@ def main(overrides: Sequence[str]) -> int:
         title = f"{cfg.name} on {plan.case.layout.gpus} x {plan.case.gpu.name}"
         print_table(plan.rows(), title=title, caption=plan.verdict())
         if plan.troubles():
+            log.warning("looking for the settings that help, each with a plan of its own:")
             table, caption = advise(plan, candidates(compose(overrides), plan), attempt)
             print_table(table, title="The settings that help most", caption=caption)
     except (ArpoError, HydraException, OmegaConfBaseException) as error:
@@ -145,6 +147,7 @@ def estimate(cfg: DictConfig) -> Plan:
         engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib, shared / GIB),
         serving=costs.serving(case, share=share, beside=resident),
         costs=[*_time_rows(cfg, case, simulated.offloaded), *_host_rows(cfg, case, simulated.offloaded)],
+        share_key=share_key(cfg, layout),
     )
 
 
@@ -224,6 +227,13 @@ def engine_share(cfg: DictConfig) -> float:
     return float(OmegaConf.select(engine, SHARE) or usual)
 
 
+def share_key(cfg: DictConfig, layout: Layout) -> str:
+    """Return the override by which vLLM gets its share of a GPU that it has together with a trainer, or nothing."""
+    key = engine_key(cfg)
+    beside = layout.name != "split" and OmegaConf.select(cfg, f"{key}._target_") == VLLM
+    return _override(cfg, f"{key}.{SHARE}") if beside else ""
+
+
 def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float, shared_gib: float = 0.0) -> float:
     """Return the GiB that an engine keeps on a training GPU during an update, beside weights that are the trainer's."""
     if layout.name == "split":
@@ -288,10 +298,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     several = layout.gpus - layout.engine_gpus > 1
     tokens = settings.max_context // 2
     sleeps = engines_sleep(cfg)
-    key, engine = f"{engine_key(cfg)}.{SHARE}", OmegaConf.select(cfg, f"{engine_key(cfg)}._target_")
-    share = plan.left_share
     offers = {
-        _setting(cfg, key, share): engine == VLLM and layout.name != "split" and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and layout.strategy != "fsdp" and not method_of(cfg).needs.values,
         f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",
         _setting(cfg, "model.policy.gradient_checkpointing", "true"): policy.get("gradient_checkpointing") is not True,
@@ -309,6 +316,11 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
 
 
 def _setting(cfg: DictConfig, key: str, value: object) -> str:
-    """Return an override of a key, which adds the key where the files leave it to a constructor."""
+    """Return an override of a key with its value."""
+    return f"{_override(cfg, key)}={value}"
+
+
+def _override(cfg: DictConfig, key: str) -> str:
+    """Return the override of a key, which adds the key where the files leave it to a constructor."""
     place, _, name = key.rpartition(".")
-    return f"{'' if name in (OmegaConf.select(cfg, place) or ()) else '+'}{key}={value}"
+    return key if name in (OmegaConf.select(cfg, place) or ()) else f"+{key}"

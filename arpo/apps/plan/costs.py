@@ -1,7 +1,7 @@
 """The sums of a plan that need no simulation: time, links, the engine's memory, host and disk."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from transformers import PreTrainedConfig
@@ -245,6 +245,13 @@ class Serving:
     """GiB of the share left for keys and values; negative where even the rest does not fit."""
     contexts: int
     """The longest trajectories that fit into an engine at once."""
+    context_gib: float
+    """GiB of keys and values of one of them, on each GPU of an engine."""
+
+    def with_share(self, share_gib: float) -> "Serving":
+        """Return the memory of the same engine with another share of the GPU."""
+        kv = self.kv_gib + share_gib - self.share_gib
+        return replace(self, share_gib=share_gib, kv_gib=kv, contexts=max(0, int(kv // self.context_gib)))
 
 
 def serving(case: Case, *, share: float, beside: float = 0) -> Serving:
@@ -259,10 +266,9 @@ def serving(case: Case, *, share: float, beside: float = 0) -> Serving:
     patches = longest.image_tokens * shape.vision_config.spatial_merge_size**2
     # The largest prefill is one of `max_num_batched_tokens` and one screenshot; its widest tensors, and CUDA graphs.
     workspace = 2.0 + 8 * patches * shape.vision_config.hidden_size * BFLOAT16 / GIB
-    kv = taken - held - workspace
     token = kv_bytes(shape) / min(gpus, shape.text_config.num_key_value_heads)
-    contexts = max(0, int(kv * GIB / token // longest.max_context))
-    return Serving(taken, beside, held, workspace, kv, contexts)
+    context = token * longest.max_context / GIB
+    return Serving(0, beside, held, workspace, -held - workspace, 0, context).with_share(taken)
 
 
 def host_gib(case: Case, offloaded: Offloaded, screenshot_mb: float, asleep: float = 1.0) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import combinations
 from math import prod
 
 from arpo.apps.plan.costs import Case, Serving
@@ -30,6 +30,8 @@ class Plan:
     serving: Serving
     costs: Sequence[Row] = ()
     """Rows below those of GPU memory: time, host, disk."""
+    share_key: str = ""
+    """The override by which an engine gets its share of a GPU that it has together with a trainer."""
 
     @property
     def training_gib(self) -> float:
@@ -59,6 +61,21 @@ class Plan:
         asleep = self.serving.beside_gib + self.reserve_gib
         taken = asleep if self.case.work.sleeps else self.training_gib - self.engine_gib - shared
         return int(100 * (memory - taken) / memory) / 100
+
+    @property
+    def share_setting(self) -> str:
+        """The setting by which an engine gets what its trainer leaves."""
+        return f"{self.share_key}={self.left_share}"
+
+    def divided(self) -> "Plan | None":
+        """Return the plan with `share_setting`; None where that does not fit, or changes nothing."""
+        share_gib = self.left_share * self.case.gpu.memory_gib
+        more = share_gib - self.serving.share_gib
+        if not self.share_key or abs(more) < 0.01 * self.case.gpu.memory_gib:
+            return None
+        kept = self.engine_gib + (0.0 if self.case.work.sleeps else more)
+        divided = replace(self, engine_gib=kept, serving=self.serving.with_share(share_gib))
+        return None if divided.troubles() else divided
 
     def troubles(self) -> list[str]:
         """Return a line for each thing that does not fit."""
@@ -132,7 +149,7 @@ Attempt = Callable[[Sequence[str]], Plan | None]
 RECOMMENDED = 3
 LARGEST_SET = 4
 MOST_ATTEMPTS = 12
-"""Sets that get a plan of their own, which may take a minute."""
+"""Sets that get a plan of their own, which may take half a minute."""
 NEAR = 1.05
 """Memory that a set may be expected to need, as a multiple of what there is, to get one."""
 
@@ -141,33 +158,52 @@ def advise(plan: Plan, offered: Sequence[str], attempt: Attempt) -> tuple[list[t
     """Return a table of the settings that help most, those that fit first, and a sentence about it.
 
     Where none fits alone, the last row has the fewest that fit together; of equally many, those with the least loss.
-    `offered` has the least loss first.
+    `offered` has the least loss first. What a trainer leaves to its engine is a setting beside them, with which a plan
+    needs no simulation of its own.
     """
-    alone = {setting: other for setting in offered if (other := attempt([setting])) is not None}
+    divided = plan.divided()
+    tried = {(setting,): other for setting in offered if (other := attempt([setting])) is not None}
+    alone = {setting: other for (setting,), other in tried.items()}
     helpful = [name for name, it in alone.items() if it.training_gib < plan.training_gib or not it.troubles()]
     best = sorted(helpful, key=lambda name: (bool(alone[name].troubles()), alone[name].training_gib))[:RECOMMENDED]
     rows = [("setting", "training GPU", "verdict"), *(_row([name], alone[name]) for name in best)]
-    if any(not other.troubles() for other in alone.values()):
+    if divided is not None:  # which costs episodes at once, and nothing else
+        rows.insert(1, _row([plan.share_setting], divided))
+    if divided is not None or any(not other.troubles() for other in alone.values()):
         return rows, "each setting alone"
-    for settings in islice(promising(plan, alone), MOST_ATTEMPTS):
-        together = attempt(settings)
+    attempts = 0
+    for settings, with_share in promising(plan, alone):
+        if settings not in tried:
+            if (attempts := attempts + 1) > MOST_ATTEMPTS:
+                break
+            tried[settings] = attempt(settings) or plan
+        together = tried[settings].divided() if with_share else tried[settings]
         if together is not None and not together.troubles():
-            return [*rows, _row(settings, together)], "each setting alone, and the fewest that fit together"
+            more = (tried[settings].share_setting,) if with_share else ()
+            return [*rows, _row((*settings, *more), together)], "each setting alone, and the fewest that fit together"
     return rows, f"each setting alone; no set of up to {LARGEST_SET} of those that are known was found to fit"
 
 
-def promising(plan: Plan, alone: Mapping[str, Plan]) -> Iterator[tuple[str, ...]]:
+def promising(plan: Plan, alone: Mapping[str, Plan]) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Yield the sets of settings that are expected to fit, small ones first, then those with the least loss.
 
-    A setting is expected to reduce each part of a GPU's memory by the share by which it does alone.
+    A setting is expected to reduce each part of a GPU's memory by the share by which it does alone. With each set goes
+    whether the engine gets what the trainer leaves with it, which counts as a setting more.
     """
     rank = list(alone).index
     for size in range(2, LARGEST_SET + 1):
-        for settings in sorted(combinations(alone, size), key=lambda names: sorted(map(rank, names), reverse=True)):
-            others = [alone[name] for name in settings]
-            fits = _expected(plan, others).training_gib <= NEAR * plan.case.gpu.memory_gib
-            if fits and any(each.serves for each in (plan, *others)):
-                yield settings
+        for with_share in (True, False):
+            sets = combinations(alone, size - with_share)
+            for settings in sorted(sets, key=lambda names: sorted(map(rank, names), reverse=True)):
+                others = [alone[name] for name in settings]
+                expected = _expected(plan, others)
+                if with_share:
+                    fits = (expected if size > 2 else others[0]).divided() is not None
+                else:
+                    fits = expected.training_gib <= NEAR * plan.case.gpu.memory_gib
+                    fits = fits and any(each.serves for each in (plan, *others))
+                if fits:
+                    yield settings, with_share
 
 
 def _expected(plan: Plan, others: Sequence[Plan]) -> Plan:
@@ -176,7 +212,9 @@ def _expected(plan: Plan, others: Sequence[Plan]) -> Plan:
 
     peak = Counter({part: left(plan.peak[part], [each.peak[part] for each in others]) for part in plan.peak})
     cache = left(plan.cache_gib, [each.cache_gib for each in others])
-    return replace(plan, peak=peak, cache_gib=cache, engine_gib=min(each.engine_gib for each in (plan, *others)))
+    least = min((plan, *others), key=lambda each: each.serving.context_gib)
+    kept = min(each.engine_gib for each in (plan, *others))
+    return replace(plan, peak=peak, cache_gib=cache, engine_gib=kept, serving=least.serving)
 
 
 def _row(settings: Sequence[str], plan: Plan) -> tuple[str, str, str]:

@@ -11,7 +11,16 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoConfig, PreTrainedConfig
 
 from arpo.apps.plan import command, fit
-from arpo.apps.plan.command import candidates, engine_share, estimate, kept_by_engine, layout_of, main
+from arpo.apps.plan.command import (
+    candidates,
+    engine_share,
+    estimate,
+    has_one_copy,
+    kept_by_engine,
+    layout_of,
+    main,
+    share_key,
+)
 from arpo.apps.plan.costs import Case, Serving, Weights, Work, update_flops
 from arpo.apps.plan.fit import check_memory
 from arpo.apps.plan.hardware import GIB, Gpu, Layout
@@ -37,7 +46,7 @@ PLAN = Plan(
     reserve_gib=0.5,
     cache_gib=0.5,
     engine_gib=0.0,
-    serving=Serving(7.0, 0.0, 1.0, 1.0, 5.0, 3),
+    serving=Serving(7.0, 0.0, 1.0, 1.0, 5.0, 3, 1.5),
 )
 
 
@@ -89,14 +98,14 @@ def test_a_run_that_fits_says_by_how_much_and_one_that_does_not_everything_that_
     assert PLAN.troubles() == []
     fits = "It fits: a training GPU has 2.0 GiB to spare, and 3 episodes of the longest kind fit into the KV cache"
     assert PLAN.verdict() == f"{fits} at once, of 8 environments."
-    wrong = replace(PLAN, reserve_gib=1.0, cache_gib=4.0, serving=Serving(9.0, 0.0, 9.0, 1.0, -1.0, 0))
+    wrong = replace(PLAN, reserve_gib=1.0, cache_gib=4.0, serving=Serving(9.0, 0.0, 9.0, 1.0, -1.0, 0, 1.5))
     trains = "a training GPU needs 12.0 GiB and has 10.0: 2.0 GiB too little"
     serves = "a serving GPU has -1.0 GiB for the KV cache, too little for one context of the longest trajectory"
     assert wrong.verdict() == f"It does not fit: {trains}; {serves}."
-    beside = replace(PLAN, reserve_gib=1.0, serving=Serving(7.0, 2.5, 1.0, 1.0, 5.0, 3))  # a trainer at rest
+    beside = replace(PLAN, reserve_gib=1.0, serving=Serving(7.0, 2.5, 1.0, 1.0, 5.0, 3, 1.5))  # a trainer at rest
     why = "because the engine's share is 7.0 and a trainer rests beside it"
     assert beside.troubles() == [f"a serving GPU needs 10.5 GiB and has 10.0, {why}"]
-    assert replace(beside, serving=Serving(6.0, 2.5, 1.0, 1.0, 4.0, 2)).troubles() == []
+    assert replace(beside, serving=Serving(6.0, 2.5, 1.0, 1.0, 4.0, 2, 1.5)).troubles() == []
 
 
 @pytest.mark.parametrize(
@@ -112,6 +121,39 @@ def test_what_an_engine_takes_is_read_from_its_arguments(words, share, kept):
     cfg = compose(*words)
     assert engine_share(cfg) == share
     assert kept_by_engine(cfg, layout_of(cfg), share * 79.2) == pytest.approx(kept)
+    besides = kept - 5.0 if kept > 5 else kept  # of weights that are the trainer's, where it stays
+    assert kept_by_engine(cfg, layout_of(cfg), share * 79.2, 5.0) == pytest.approx(besides)
+
+
+@pytest.mark.parametrize(
+    ("words", "one"),
+    [
+        ("experiment=smoke", True),
+        ("experiment=smoke engine.one_copy=false", False),
+        ("experiment=smoke engine=hf", False),
+        ("experiment=smoke +engine.engine_args.tensor_parallel_size=2", False),
+        ("experiment=offline_rs", False),  # its policy has its weights before any engine
+        ("experiment=arpo_subset32", False),  # engines in processes of their own
+        ("experiment=arpo_subset32 layout=split", False),
+    ],
+)
+def test_one_copy_of_the_weights_is_for_an_engine_in_the_trainer_s_process(words, one):
+    cfg = command.compose(words.split())
+    assert has_one_copy(cfg, layout_of(cfg)) is one
+
+
+def test_a_plan_counts_weights_that_trainer_and_engine_share_once(tmp_path):
+    model = make_tiny(tmp_path / "model", corpus=(), hidden=64)
+    words = ["experiment=smoke", f"model.path={model}", "+engine.engine_args.gpu_memory_utilization=0.5"]
+    one, two = (estimate(command.compose([*words, f"engine.one_copy={each}"])) for each in ("true", "false"))
+    bytes_shared = 4 * one.case.weights.total  # of all: both sides are float32
+    assert (one.case.weights.shared_bytes, two.case.weights.shared_bytes) == (bytes_shared, 0)
+    for less in (two.training_gib - one.training_gib, two.serving_gib - one.serving_gib):
+        assert less == pytest.approx(bytes_shared / GIB)
+    assert (one.case.sync_bytes, two.case.sync_bytes) == (0, 2 * one.case.weights.total)
+    # What the trainer leaves is the same share of the card plus what is both's.
+    assert one.left_share == pytest.approx(two.left_share + bytes_shared / GIB / 79.2, abs=0.01)
+    assert one.share_setting == f"engine.engine_args.gpu_memory_utilization={one.left_share}"
 
 
 def test_only_settings_that_a_run_does_not_have_are_tried():
@@ -128,9 +170,14 @@ def test_only_settings_that_a_run_does_not_have_are_tried():
     assert "model.policy.gradient_checkpointing=true" in candidates(selective, PLAN)
     beside = replace(PLAN, case=replace(PLAN.case, layout=alone), engine_gib=9.2)
     tiny = candidates(compose("experiment=smoke", "engine=vllm"), beside)
-    # What the trainer has no use for is left to an engine in its process; keys that the files lack are added.
-    assert tiny[0] == "+engine.engine_args.gpu_memory_utilization=0.2"
-    assert "+model.policy.gradient_checkpointing=true" in tiny
+    assert "+model.policy.gradient_checkpointing=true" in tiny  # a key that the files lack is added
+    # What the trainer has no use for is left to an engine in its process, or beside it in turn.
+    smoke, turns = compose("experiment=smoke"), compose("experiment=arpo_subset32")
+    assert share_key(smoke, layout_of(smoke)) == "+engine.engine_args.gpu_memory_utilization"
+    assert share_key(turns, layout_of(turns)) == "engine.make_engine.engine_args.gpu_memory_utilization"
+    apart = compose("experiment=arpo_subset32", "layout=split")
+    assert share_key(apart, layout_of(apart)) == ""
+    assert beside.left_share == 0.2
     assert not any("engine" in setting for setting in candidates(compose("experiment=methods"), PLAN))
     ahead = compose("experiment=arpo_subset32", "layout=split", "rollout.settings.max_policy_lag=1")
     assert "layout=colocated" not in candidates(ahead, PLAN)  # its engines sleep during updates

@@ -124,6 +124,17 @@ def test_a_sync_takes_the_links_between_its_places(layout, fleet, seconds):
     assert list(legs.values()) == pytest.approx(seconds)
 
 
+def test_where_all_weights_are_shared_a_sync_moves_none_and_a_trainer_reads_what_it_does_not_share():
+    shared = replace(ALL, shared_bytes=32 * 10**9, moves=False)  # in float32
+    alone = Layout("colocated", "single", gpus=1, nodes=1, engine_gpus=0)
+    assert case(shared).sync_bytes == 0
+    assert sum(sync_seconds(case(shared, layout=alone), SPEEDS).values()) == 0
+    partly = replace(ADAPTERS, shared_bytes=15 * 10**9)
+    assert case(partly).sync_bytes == 2 * 10**8  # the adapter has to go there
+    for weights, read in ((ADAPTERS, 16e9), (partly, 1e9), (shared, 0)):
+        assert host_gib(case(weights, layout=alone), Offloaded(), 1.0)["weights while they are loaded"] == read / G
+
+
 def test_engines_that_sleep_beside_adapters_take_their_base_to_the_host_and_back():
     asleep = replace(WORK, sleeps=True)
     # 16 GB at 1.6 and at 8 GB a second
@@ -145,6 +156,8 @@ def test_an_engine_alone_or_on_several_gpus_has_the_rest_of_its_share_for_keys_a
     assert alone.kv_gib == pytest.approx(54.89, abs=0.01)
     assert alone.contexts == 15
     assert serving(case(), share=0.25).contexts == 0
+    assert alone.context_gib == 65_536 * 57_344 / G
+    assert alone.with_share(0.5 * 80) == serving(case(), share=0.5)
     # 72 GiB - 14.9 / 2 of weights - 2.2 of workspace = 62.3 GiB: 35.6 times half of 3.5 GiB
     pair = serving(case(layout=replace(COLOCATED, gpus_of_engine=2)), share=0.9)
     assert pair.weights_gib == pytest.approx(16e9 / G / 2)

@@ -33,7 +33,7 @@ def world(memory_gib: float, tried: list[Sequence[str]], *, serves: bool = True)
             for part, left in LEFT.get(name, {}).items():
                 peak[part] *= left
         fits = serves or "split" in settings
-        serving = Serving(1.0, 0.0, 1.0, 1.0, 1.0 if fits else -1.0, int(bool(fits)))
+        serving = Serving(1.0, 0.0, 1.0, 1.0, 1.0 if fits else -1.0, int(bool(fits)), 1.0)
         case = replace(PLAN.case, gpu=replace(PLAN.case.gpu, memory_gib=memory_gib))
         return replace(PLAN, case=case, peak=peak, cache_gib=0.0, reserve_gib=0.0, serving=serving)
 
@@ -82,3 +82,47 @@ def test_sets_of_which_plans_are_made_are_few():
 
     advise(replace(usual([]), reserve_gib=0.0), list(LEFT), attempt)
     assert len([settings for settings in tried if len(settings) > 1]) == MOST_ATTEMPTS
+
+
+def beside(memory_gib: float, tried: list[Sequence[str]]) -> Callable[[Sequence[str]], Plan | None]:
+    """Plans of a run whose engine has 20 GiB of the GPU of its trainer: 4 of weights and workspace, 2 a context."""
+    without = world(memory_gib, tried)
+
+    def attempt(settings: Sequence[str]) -> Plan | None:
+        plan = without(settings)
+        serving = Serving(20.0, 0.0, 3.0, 1.0, 16.0, 8, 2.0)
+        return plan and replace(plan, engine_gib=20.0, serving=serving, share_key="share")
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "expected"),
+    [
+        (40.0, "share=0.35"),  # 40 - 26 = 14 GiB: five contexts
+        (30.0, "offloaded share=0.4"),  # 30 - 18 = 12: of 26 no context would fit
+        (20.0, "offloaded checkpointed share=0.4"),  # 20 - 12 = 8: two contexts; of 18 none
+        (12.0, "offloaded checkpointed sharded share=0.25"),  # 12 - 9 = 3 is too little
+    ],
+)
+def test_an_engine_gets_what_the_trainer_leaves_with_the_settings_beside_it(memory_gib, expected):
+    attempt = beside(memory_gib, tried := [])
+    rows, said = advise(attempt([]), list(LEFT), attempt)
+    together = {names: verdict for names, _, verdict in rows[1:]}
+    if memory_gib == 12.0:  # the next set, of 3 + 0 + 3 GiB, would be of five
+        assert said.startswith("each setting alone; no set of up to 4")
+        return
+    assert expected in together
+    assert together[expected].startswith("It fits: ")
+    assert not any("share" in name for names in tried for name in names)  # it needs no simulation
+    alone = len(expected.split()) == 1
+    assert said == "each setting alone" + ("" if alone else ", and the fewest that fit together")
+
+
+def test_two_settings_are_found_of_which_neither_trains_nor_serves_alone():
+    """A shorter context lets the trainer fit, and its engine serve, only where the share shrinks with it."""
+    attempt = beside(30.0, [])
+    rows, _ = advise(attempt([]), ["shorter", "spent"], attempt)
+    assert rows[-1][0] == "shorter share=0.33"  # 30 - 20 = 10 GiB
+    rows, said = advise(attempt([]), ["spent"], attempt)
+    assert "no set" in said

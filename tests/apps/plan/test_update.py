@@ -41,9 +41,18 @@ def module(
 
 
 @cache
-def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
+def update(
+    path: Path,
+    strategy: str = "single",
+    ranks: int = 1,
+    engine: torch.dtype | None = None,
+    in_turn: bool = True,
+    **options: object,
+) -> Simulated:
     segment_layout.cache_clear()  # a process keeps the places of patches that it has once computed
-    return simulate(module(path, **options), LONGEST, strategy=strategy, ranks=ranks)
+    return simulate(
+        module(path, **options), LONGEST, strategy=strategy, ranks=ranks, engine=engine, in_turn=in_turn
+    )
 
 
 def test_one_process_holds_16_bytes_a_parameter_and_ddp_a_second_copy_of_the_gradients(tiny):
@@ -79,6 +88,32 @@ def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny):
     frozen = found.weights.total - found.weights.trained
     assert found.peak["optimizer"] == pytest.approx(8 * found.weights.trained, rel=0.02)
     assert found.resident == pytest.approx(2 * frozen + 12 * found.weights.trained, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "in_turn", "shared", "moves"),
+    [
+        ({"lora": LoraSettings(4), "train_vision": False}, torch.bfloat16, True, "the frozen base", True),
+        ({"lora": LoraSettings(4), "train_vision": False}, torch.bfloat16, False, "the frozen base", True),
+        ({"lora": LoraSettings(4), "train_vision": False}, torch.float32, True, "nothing", True),
+        ({"lora": LoraSettings(4), "train_vision": False}, None, True, "nothing", True),
+        ({}, torch.bfloat16, True, "nothing", True),  # what is trained is float32
+        ({"train_vision": False}, torch.bfloat16, True, "the vision tower", True),
+        ({}, torch.float32, True, "everything", False),
+        ({}, torch.float32, False, "nothing", True),  # rollouts go on while the update changes it
+    ],
+)
+def test_an_engine_of_the_same_format_shares_what_is_frozen_and_in_turn_what_is_trained(
+    tiny, options, engine, in_turn, shared, moves
+):
+    found = update(tiny, engine=engine, in_turn=in_turn, **options).weights
+    sizes = {
+        "nothing": 0,
+        "the frozen base": 2 * (found.total - found.trained),
+        "the vision tower": 2 * found.vision,
+        "everything": 4 * found.total,
+    }
+    assert (found.shared_bytes, found.moves) == (sizes[shared], moves)
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("fsdp", 4)])
