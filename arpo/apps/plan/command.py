@@ -21,7 +21,7 @@ from arpo.apps.plan.fake import stand_in
 from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds, Layout, Strategy
 from arpo.apps.plan.longest import WorstCaseTrajectory
 from arpo.apps.plan.report import Plan, Row, advise, if_any
-from arpo.apps.plan.update import simulate
+from arpo.apps.plan.update import simulate, with_shared
 from arpo.errors import ArpoError, ConfigError
 from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import Budget
@@ -132,12 +132,14 @@ def estimate(cfg: DictConfig) -> Plan:
             ranks=ranks,
             iterations=length,
             buckets=buckets,
-            engine=dtype_of(cfg.engine.dtype) if has_one_copy(cfg, layout) else None,
-            in_turn=not cfg.rollout.settings.max_policy_lag,
         )
-    case = Case(simulated.shape, simulated.weights, longest, work_of(cfg), layout, gpu)
+    weights = simulated.weights
+    if has_one_copy(cfg, layout):
+        in_turn = not settings.max_policy_lag
+        weights = with_shared(weights, module.policy, dtype_of(cfg.engine.dtype), in_turn=in_turn)
+    case = Case(simulated.shape, weights, longest, work_of(cfg), layout, gpu)
     given, share = cfg.assumptions, engine_share(cfg)
-    shared = simulated.weights.shared_bytes
+    shared = weights.shared_bytes
     resident = (simulated.resident - shared) / GIB if layout.name == "colocated" else 0.0
     return Plan(
         case=case,
@@ -235,7 +237,7 @@ def share_key(cfg: DictConfig, layout: Layout) -> str:
 
 
 def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float, shared_gib: float = 0.0) -> float:
-    """Return the GiB that an engine keeps on a training GPU during an update, beside weights that are the trainer's."""
+    """Return the GiB that an engine keeps on a training GPU during an update, beside what is the trainer's too."""
     if layout.name == "split":
         return 0.0
     return float(cfg.assumptions.asleep_gib) if engines_sleep(cfg) else share_gib - shared_gib

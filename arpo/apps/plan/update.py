@@ -46,16 +46,12 @@ def simulate(
     iterations: int = 1,
     foreach: bool | None = True,
     buckets: bool = True,
-    engine: torch.dtype | None = None,
-    in_turn: bool = True,
 ) -> Simulated:
     """Return the memory that the largest update takes on one training GPU.
 
     It runs the code of the module itself, built with a `WeightlessPolicy`, for one micro-batch of the longest
     trajectories, beginning with what the micro-batches and updates before it leave: gradients and the optimizer's
     moments. The optimizer steps for all parameters at once (`foreach`), as on GPUs; `buckets` are those of DDP.
-    `engine` is the number format of one in the same process whose weights the policy may be views of, those that are
-    trained too where rollouts and updates go `in_turn`.
     """
     module.configure_model()
     policies = [module.policy, *module.frozen]
@@ -70,7 +66,7 @@ def simulate(
                 shard(policy, blocks, mesh, policy.dtype, lambda _, size: torch.empty(size))
         for critic in critics:
             materialize(critic)
-        weights, shape = count(module.policy, engine, in_turn=in_turn), module.policy.model.config
+        weights, shape = count(module.policy), module.policy.model.config
         attach(module, iterations)
         (optimizer,) = module.trainer.optimizers
         if isinstance(optimizer, OffloadedAdamW):
@@ -88,20 +84,13 @@ def simulate(
     return Simulated(tracker.peak, resident, offloaded, weights, shape)
 
 
-def count(policy: Policy, engine: torch.dtype | None = None, *, in_turn: bool = True) -> Weights:
+def count(policy: Policy) -> Weights:
     """Return the number of parameters of a policy by the part that they belong to, those of other ranks included."""
 
     def numbers(module: nn.Module) -> int:
         return sum(parameter.numel() for parameter in module.parameters())
 
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    with_adapters = policy.has_adapters
-    shared = [
-        parameter
-        for parameter in policy.model.parameters()
-        if parameter.dtype == engine and (not parameter.requires_grad or (in_turn and not with_adapters))
-    ]
-    shared_numbers = sum(parameter.numel() for parameter in shared)
     return Weights(
         total=numbers(policy.model),
         trained=sum(parameter.numel() for parameter in trained),
@@ -109,10 +98,20 @@ def count(policy: Policy, engine: torch.dtype | None = None, *, in_turn: bool = 
         head=numbers(policy.model.lm_head),
         vision=numbers(policy.vision),
         train_vision=next(policy.vision.parameters()).requires_grad,
-        lora=with_adapters,
-        shared_bytes=sum(parameter.nbytes for parameter in shared),
-        moves=with_adapters or shared_numbers < numbers(policy.model),
+        lora=policy.has_adapters,
     )
+
+
+def with_shared(weights: Weights, policy: Policy, engine: torch.dtype, *, in_turn: bool) -> Weights:
+    """Return the weights of a policy with those that are an engine's too, which holds them in a number format.
+
+    Of what is trained there is one copy where rollouts and updates go in turn; the adapters of LoRA are no weights.
+    """
+    trained = in_turn and not weights.lora
+    all_of_it = list(policy.model.parameters())
+    shared = [each for each in all_of_it if each.dtype == engine and (trained or not each.requires_grad)]
+    size = sum(parameter.nbytes for parameter in shared)
+    return replace(weights, shared_bytes=size, moves=len(shared) < len(all_of_it))
 
 
 def materialize(policy: nn.Module) -> None:

@@ -13,7 +13,7 @@ import torch
 from arpo.apps.plan.costs import Offloaded
 from arpo.apps.plan.fake import WeightlessPolicy, stand_in
 from arpo.apps.plan.longest import WorstCaseTrajectory
-from arpo.apps.plan.update import Simulated, simulate
+from arpo.apps.plan.update import Simulated, count, simulate, with_shared
 from arpo.methods.grpo import GRPO
 from arpo.models.families.qwen2_5_vl import make_tiny, segment_layout
 from arpo.models.policy import LoraSettings, Policy
@@ -41,18 +41,9 @@ def module(
 
 
 @cache
-def update(
-    path: Path,
-    strategy: str = "single",
-    ranks: int = 1,
-    engine: torch.dtype | None = None,
-    in_turn: bool = True,
-    **options: object,
-) -> Simulated:
+def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
     segment_layout.cache_clear()  # a process keeps the places of patches that it has once computed
-    return simulate(
-        module(path, **options), LONGEST, strategy=strategy, ranks=ranks, engine=engine, in_turn=in_turn
-    )
+    return simulate(module(path, **options), LONGEST, strategy=strategy, ranks=ranks)
 
 
 def test_one_process_holds_16_bytes_a_parameter_and_ddp_a_second_copy_of_the_gradients(tiny):
@@ -96,7 +87,6 @@ def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny):
         ({"lora": LoraSettings(4), "train_vision": False}, torch.bfloat16, True, "the frozen base", True),
         ({"lora": LoraSettings(4), "train_vision": False}, torch.bfloat16, False, "the frozen base", True),
         ({"lora": LoraSettings(4), "train_vision": False}, torch.float32, True, "nothing", True),
-        ({"lora": LoraSettings(4), "train_vision": False}, None, True, "nothing", True),
         ({}, torch.bfloat16, True, "nothing", True),  # what is trained is float32
         ({"train_vision": False}, torch.bfloat16, True, "the vision tower", True),
         ({}, torch.float32, True, "everything", False),
@@ -106,7 +96,8 @@ def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny):
 def test_an_engine_of_the_same_format_shares_what_is_frozen_and_in_turn_what_is_trained(
     tiny, options, engine, in_turn, shared, moves
 ):
-    found = update(tiny, engine=engine, in_turn=in_turn, **options).weights
+    policy = WeightlessPolicy(tiny, dtype="bfloat16", **options)
+    found = with_shared(count(policy), policy, engine, in_turn=in_turn)
     sizes = {
         "nothing": 0,
         "the frozen base": 2 * (found.total - found.trained),
