@@ -74,7 +74,8 @@ def for_card(memory_gib: float | None, choices: Sequence[Any]) -> Any:
 def share_beside(memory_gib: float | None, trainer_gib: Sequence[float]) -> float:
     """Return the share of a card that a trainer leaves to vLLM, in hundredths, by its need on each kind of card."""
     memory = memory_gib or smallest_gpu_gib() or CARDS[-1]
-    return max(1, math.floor(100 * (1 - for_card(memory, trainer_gib) / memory))) / 100
+    needed: float = for_card(memory, trainer_gib)
+    return max(1, math.floor(100 * (1 - needed / memory))) / 100
 
 
 def _or_zero(function: Callable[..., Any]) -> Callable[..., Any]:

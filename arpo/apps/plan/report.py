@@ -162,8 +162,7 @@ def advise(plan: Plan, offered: Sequence[str], attempt: Attempt) -> tuple[list[t
     needs no simulation of its own.
     """
     divided = plan.divided()
-    tried = {(setting,): other for setting in offered if (other := attempt([setting])) is not None}
-    alone = {setting: other for (setting,), other in tried.items()}
+    alone = {setting: other for setting in offered if (other := attempt([setting])) is not None}
     helpful = [name for name, it in alone.items() if it.training_gib < plan.training_gib or not it.troubles()]
     best = sorted(helpful, key=lambda name: (bool(alone[name].troubles()), alone[name].training_gib))[:RECOMMENDED]
     rows = [("setting", "training GPU", "verdict"), *(_row([name], alone[name]) for name in best)]
@@ -171,10 +170,10 @@ def advise(plan: Plan, offered: Sequence[str], attempt: Attempt) -> tuple[list[t
         rows.insert(1, _row([plan.share_setting], divided))
     if divided is not None or any(not other.troubles() for other in alone.values()):
         return rows, "each setting alone"
-    attempts = 0
+    tried: dict[tuple[str, ...], Plan] = {(setting,): other for setting, other in alone.items()}
     for settings, with_share in promising(plan, alone):
         if settings not in tried:
-            if (attempts := attempts + 1) > MOST_ATTEMPTS:
+            if len(tried) == len(alone) + MOST_ATTEMPTS:
                 break
             tried[settings] = attempt(settings) or plan
         together = tried[settings].divided() if with_share else tried[settings]
