@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import hydra
@@ -282,6 +283,21 @@ def test_another_prompt_of_the_model_s_grammar_can_be_chosen(words):
     cfg = composed("experiment=arpo_subset32", *words)
     check_rules(cfg, [rules.the_model_suits_the_run])
     assert cfg.prompt._target_ == f"arpo.agent.prompt.Prompt.{words[1].partition('=')[2]}"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "mlp_chunk"), [("rtx4090-24", 16384, 2048), ("a100-40", 32768, 2048), ("h200-141", 32768, None)]
+)
+def test_a_run_on_one_card_takes_its_numbers_from_the_card_and_the_model(gpu, tokens, mlp_chunk):
+    composition = partial(composed, "experiment=one_gpu", f"gpu={gpu}", config="plan")
+    small, large = (composition(f"model={name}") for name in ("qwen3_vl_2b", "qwen3_vl_8b"))
+    assert small.rollout.settings.max_context == small.module.micro_batch_tokens == tokens
+    assert small.engine.max_model_len == tokens
+    assert small.model.policy.mlp_chunk == mlp_chunk
+    shares = [cfg.engine.engine_args.gpu_memory_utilization for cfg in (small, large)]
+    assert 0.5 < shares[1] < shares[0] < 1
+    assert small.model.beside_gib != large.model.beside_gib
+    check_arguments(small)
 
 
 def test_a_checkpoint_of_another_family_than_the_model_s_is_refused(tiny_model, tiny_qwen3):

@@ -45,6 +45,8 @@ class ModelFamily(Protocol):
     """The name of the input embedding's weight in a checkpoint."""
     lora_targets: str
     """The pattern of the modules that LoRA updates: every linear layer of the language model's blocks, no other."""
+    recurrent: bool
+    """Whether layers carry a state in the place of attention, for which vLLM on a CPU has few kernels."""
     tiny: TinyModel
     """Its tiny model, for two cores."""
 

@@ -76,10 +76,7 @@ def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
 
 def is_recurrent(path: str | Path) -> bool:
     """Return whether layers of a model carry a state in the place of attention; False where it is not there yet."""
-    if not (Path(path) / "config.json").exists():
-        return False
-    shape = load_processor(path, AutoConfig)
-    return family_of(path).attention_layers(shape) < int(shape.text_config.num_hidden_layers)
+    return (Path(path) / "config.json").exists() and family_of(path).recurrent
 
 
 def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:

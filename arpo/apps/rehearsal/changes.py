@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from arpo.models.family import family_named
 from arpo.run.build import engine_key, engines_sleep
 
 ITERATIONS = 3
@@ -98,7 +99,7 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> DryRunConfig:
     recast.put_if_set(f"{key}.engine_args.tensor_parallel_size", 1)
     recast.put_if_set(f"{key}.kv_cache_gb", None)
     engine = OmegaConf.select(recast.cfg, key)
-    if engine._target_ == VLLM and not vllm_runs_on_cpus():
+    if engine._target_ == VLLM and not (vllm_runs_on_cpus() and _serves_on_cpus(cfg.model)):
         shared = ("path", "dtype", "max_model_len", "deterministic")
         ours = {name: engine[name] for name in shared if name in engine}
         recast.put(key, {"_target_": "arpo.inference.hf.HfEngine", "_partial_": True, **ours})
@@ -109,10 +110,11 @@ def with_small_numbers(recast: DryRunConfig) -> None:
     """Lower the numbers that only set an amount, to what two cores do in a minute."""
     cfg = recast.cfg
     settings, before = cfg.rollout.settings, cfg.rollout.settings.max_context
+    at_once = cfg.module.micro_batch_tokens
     recast.put("iterations", ITERATIONS)
     for key, most in MOST.items():
         recast.lower(key, most)
-    recast.lower("module.micro_batch_tokens", cfg.module.micro_batch_tokens * settings.max_context // before)
+    recast.lower("module.micro_batch_tokens", at_once * settings.max_context // before)
     recast.lower("datamodule.sampler.tasks_per_iteration", max(2, cfg.module.minibatches))
     recast.lower("trainer.num_nodes", NODES)
     recast.lower("trainer.devices", max(1, RANKS // cfg.trainer.num_nodes))
@@ -139,6 +141,12 @@ def kept(cfg: DictConfig) -> list[tuple[str, str]]:
         ("evaluation", f"protocol {cfg.evaluation.protocol} at temperature {cfg.evaluation.temperature}"),
         ("callbacks", ", ".join(name for name, node in cfg.callbacks.items() if node and node.get("_target_"))),
     ]
+
+
+def _serves_on_cpus(model: DictConfig) -> bool:
+    """Return whether vLLM has kernels on a CPU for a model's family, its format and its adapters."""
+    plain = model.policy.dtype == "bfloat16" and not model.policy.get("lora")
+    return plain or not family_named(model.family).recurrent
 
 
 def vllm_runs_on_cpus() -> bool:

@@ -84,6 +84,7 @@ class Qwen25VL:
     around_image = 1  # <|vision_start|> and <|vision_end|>
     embedding = "model.embed_tokens.weight"
     lora_targets = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+    recurrent = False
     tiny = TinyModel(
         model=Qwen2_5_VLForConditionalGeneration,
         config=Qwen2_5_VLConfig,

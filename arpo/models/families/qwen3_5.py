@@ -33,6 +33,7 @@ class Qwen35(Qwen3VL):
         r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|linear_attn\.(in_proj_(qkv|z|b|a)|out_proj)"
         r"|mlp\.(gate|up|down)_proj)"
     )
+    recurrent = True
     tiny = replace(
         Qwen3VL.tiny,
         model=Qwen3_5ForConditionalGeneration,

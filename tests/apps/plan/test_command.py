@@ -1,8 +1,11 @@
 """From a configuration to a plan: what is read from where, and what a person is told."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +53,7 @@ PLAN = Plan(
 )
 
 
+PAGE = Path(__file__).parents[3] / "docs" / "one_gpu.md"
 FILES = ("experiment=", "layout=", "engine=", "method=", "model=", "trainer=")
 composed = cache(lambda *words: command.compose(words))
 
@@ -282,6 +286,35 @@ def test_every_experiment_has_a_verdict_on_any_gpu(experiment, monkeypatch, caps
     for gpu in ("h100-80", "rtx4090-24"):
         status = main([f"experiment={experiment}", f"gpu={gpu}"])
         assert ["It fits: ", "It does not fit: "][status] in capsys.readouterr().out
+
+
+ONE_GPU = [
+    (model, card, tokens, figure)
+    for model, card, tokens, figure in re.findall(
+        r"^\| `(\w+)` \| (\d+) \| (\d+)K \|.*\| ([\d.]+|does not fit) \| [^|]*\|$", PAGE.read_text(), re.MULTILINE
+    )
+]
+
+
+def test_the_page_of_one_card_has_every_model_that_is_downloaded_on_every_card():
+    trained_by_lora = {*choices_of("model")} - {"tiny", "tiny_qwen3", "tiny_qwen3_5", "ui_tars_1_5_7b"}
+    assert {(model, card) for model, card, _, _ in ONE_GPU} == set(product(trained_by_lora, ("24", "40", "80")))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "card", "tokens", "contexts"), ONE_GPU)
+def test_one_card_holds_the_contexts_that_its_page_says(model, card, tokens, contexts):
+    gpu = next(name for name in ("rtx4090-24", "a100-40", "a100-80") if name.endswith(card))
+    plan = estimate(command.compose(["experiment=one_gpu", f"model={model}", f"gpu={gpu}"]))
+    assert plan.case.longest.max_context == 1024 * int(tokens)
+    if contexts == "does not fit":
+        assert plan.troubles() != []
+        return
+    assert plan.troubles() == []
+    assert plan.serving.contexts == int(contexts)
+    spare = plan.case.gpu.memory_gib - plan.training_gib
+    assert spare < 0.02 * plan.case.gpu.memory_gib  # the engine has the rest
 
 
 def test_a_run_from_stored_data_is_planned_with_the_reference_that_it_asks():

@@ -115,6 +115,21 @@ def test_an_engine_that_needs_gpus_is_replaced_and_changes_are_said_in_words(mon
     assert recast("experiment=smoke").cfg.engine._target_ == "arpo.inference.hf.HfEngine"
 
 
+@pytest.mark.parametrize(
+    ("words", "engine"),
+    [
+        ("model=qwen3_vl_2b", "VllmEngine"),
+        ("model=qwen3_5_2b", "HfEngine"),  # vLLM has no kernels on CPUs for adapters of recurrent layers
+        ("model=qwen3_5_2b model.policy.lora=null", "VllmEngine"),
+    ],
+)
+def test_one_card_is_played_by_an_engine_that_serves_the_stand_in_of_its_model(words, engine, monkeypatch):
+    monkeypatch.setattr(changes, "vllm_runs_on_cpus", lambda: True)
+    cfg = recast("experiment=one_gpu", *words.split()).cfg
+    assert cfg.engine._target_.endswith(engine)
+    assert cfg.module.micro_batch_tokens == cfg.rollout.settings.max_context == 4096
+
+
 def test_the_pool_of_a_rehearsal_is_what_its_tiny_policy_learned_from():
     cfg = recast("experiment=dart_miniwob").cfg
     assert list(cfg.replay.pool.directories) == ["demonstrations"]  # beside the policy, which is "policy" here
