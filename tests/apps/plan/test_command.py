@@ -303,7 +303,9 @@ def test_the_page_of_one_card_has_every_model_that_is_downloaded_on_every_card()
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "card", "tokens", "contexts"), ONE_GPU)
+@pytest.mark.parametrize(
+    ("model", "card", "tokens", "contexts"), [row for row in ONE_GPU if not row[0].startswith("qwen3_5")]
+)
 def test_one_card_holds_the_contexts_that_its_page_says(model, card, tokens, contexts):
     gpu = next(name for name in ("rtx4090-24", "a100-40", "a100-80") if name.endswith(card))
     plan = estimate(command.compose(["experiment=one_gpu", f"model={model}", f"gpu={gpu}"]))
