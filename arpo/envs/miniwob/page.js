@@ -6,7 +6,8 @@
   const NEVER_MS = 2 ** 31 - 1;
   const STYLE = `
     *, *::before, *::after { transition: none !important; animation: none !important;
-      caret-color: transparent !important; scroll-behavior: auto !important; }
+      caret-color: transparent !important; caret-animation: manual !important; /* unseen, and not painted twice a second */
+      scroll-behavior: auto !important; }
     #reward-display, #click-canvas, #sync-task-cover { display: none !important; }
     html, body { overflow: hidden !important; }`;
   const EDITING_KEYS = new Set(['a', 'c', 'v', 'x', 'z', 'y', 'Home', 'End', 'Backspace', 'Delete', 'Enter',

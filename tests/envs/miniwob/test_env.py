@@ -236,6 +236,18 @@ def test_no_reward_clock_or_trace_of_a_click_is_visible(make):
 
 
 @browser
+def test_a_cursor_in_a_text_field_neither_shows_nor_blinks(env):
+    """One that blinks is painted twice a second, seen or not: 5 ms of processor time a second in each idle tab."""
+    env.reset(miniwob_task("enter-text", 1))
+    if not env.look_up("CSS.supports('caret-animation', 'manual')", bool):
+        pytest.skip("Chromium before 140 knows no cursor that does not blink")
+    env.step(next(env.solve()))
+    assert env.look_up("document.activeElement.id", str) == "tt"
+    style = env.look_up("(({caretColor, caretAnimation}) => [caretColor, caretAnimation])(getComputedStyle(tt))", list)
+    assert style == ["rgba(0, 0, 0, 0)", "manual"]
+
+
+@browser
 def test_the_solvable_pages_are_those_with_a_script_and_others_say_so(env):
     env.reset(miniwob_task("tic-tac-toe", 1))
     assert tuple(env.look_up("arpo.solvable")) == SOLVABLE_PAGES
