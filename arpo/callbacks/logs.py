@@ -149,13 +149,13 @@ def _is_due(iteration: int, every: int) -> bool:
 
 
 def step_lags(batch: RolloutBatch) -> list[int]:
-    """Return the number of versions by which each sampled step is behind; replayed steps are not counted."""
+    """Return the number of versions by which each response is behind; replayed ones are not counted."""
     return [
-        batch.policy_version - step.policy_version
+        batch.policy_version - exchange.policy_version
         for group in batch.groups
         for position, trajectory in enumerate(group.trajectories)
         if position not in group.injected
-        for step in trajectory.steps
+        for exchange in trajectory.exchanges
     ]
 
 
@@ -185,7 +185,8 @@ def as_markdown(trajectory: Trajectory, *, replayed: bool = False) -> str:
     for number, step in enumerate(trajectory.steps, start=1):
         result = f"parse error: **{step.parse_error}**" if step.parse_error else f"`` {step.action or 'no action'} ``"
         instead = "; an expert's answer took its place" if step.patch else ""
-        lines.append(f"**{number}** {result}, {len(step.response_ids)} tokens{instead}")
+        tokens = 0 if step.exchange is None else len(trajectory.exchanges[step.exchange].response_ids)
+        lines.append(f"**{number}** {result}, {tokens} tokens{instead}")
         response = step.response if len(step.response) <= MAX_RESPONSE else step.response[:MAX_RESPONSE] + " …"
         # a block: it may hold any sign
         lines.append("\n".join(f"    {line}" for line in response.strip().splitlines()))

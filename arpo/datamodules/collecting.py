@@ -155,7 +155,7 @@ class DemonstrationCollector:
                 done = frame.to_screen(said)
                 key, size = screenshot_key(observation.screenshot), (observation.width, observation.height)
                 response = GRAMMARS[self.grammar].answer(said)
-                steps.append(Step(key, *size, (), (), (), 0, response, action=done.describe()))
+                steps.append(Step(key, *size, response, action=done.describe()))
                 screenshots[key] = observation.screenshot
                 result = await env.step(done)
                 outcome = outcome_of(done, result)

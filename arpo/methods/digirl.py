@@ -61,7 +61,7 @@ class DigiRL(CriticMethod):
 
     def _credit(self, trajectory: Trajectory, rewards: Tensor, values: Tensor, learns: Tensor) -> Credit:
         """Return the credit of a trajectory, of its rewards [steps], values [tokens] and whether it learns, []."""
-        lengths = torch.tensor([len(step.response_ids) for step in trajectory.steps])
+        lengths = torch.tensor(trajectory.trained_lengths)
         before = values[lengths.cumsum(0) - lengths]
         after = torch.cat([before[1:], before.new_zeros(1)])
         returns = discounted_returns(rewards, discount=self.discount)

@@ -1,7 +1,7 @@
 """Advantages relative to the rest of a group: GRPO, DART's step-GRPO, Dr. GRPO, RLOO and pass@k, by one option."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from arpo.algorithms.rewards import Deviation, Estimator, group_advantages, group_rewards
 from arpo.bounds import NotNegative, checked
-from arpo.methods.method import Credit, Method, Scores
+from arpo.methods.method import Credit, Method, Needs, Scores
 from arpo.types import Group
 
 
@@ -35,6 +35,11 @@ class GRPO(Method):
     @override
     def allows_single_episode_groups(self) -> bool:
         return self.imitation > 0 or super().allows_single_episode_groups
+
+    @property
+    @override
+    def needs(self) -> Needs:
+        return replace(super().needs, steps=self.asks.steps or self.estimator == "step_grpo")
 
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:

@@ -11,8 +11,8 @@ from typing_extensions import override
 from arpo.algorithms.rewards import is_worth_replaying
 from arpo.bounds import Positive, Threshold, checked
 from arpo.errors import ConfigError
-from arpo.methods.preference import NextPrompt, Preference
-from arpo.types import Step, Trajectory
+from arpo.methods.preference import Answered, Preference
+from arpo.types import Trajectory
 
 
 @checked
@@ -39,8 +39,8 @@ class KTO(Preference):
     success_threshold: Threshold = 0.5
 
     @override
-    def extra_trajectories(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
-        return [mismatched(*pair, next_prompt) for pair in mismatches(batch)]
+    def extra_trajectories(self, batch: Sequence[Trajectory], answered: Answered) -> list[Trajectory]:
+        return [mismatched(*pair, answered) for pair in mismatches(batch)]
 
     @override
     def loss(
@@ -72,26 +72,15 @@ def mismatches(batch: Sequence[Trajectory]) -> list[tuple[Trajectory, Trajectory
     found: list[tuple[Trajectory, Trajectory]] = []
     for place, here in enumerate(batch):
         for other in (batch[place - back] for back in range(1, len(batch))):
-            pairs = zip(here.steps, other.steps, strict=False)
+            pairs = zip(here.exchanges, other.exchanges, strict=False)
             if any(one.response_ids != another.response_ids for one, another in pairs):
                 found.append((here, other))
                 break
     return found
 
 
-def mismatched(shown: Trajectory, said: Trajectory, next_prompt: NextPrompt) -> Trajectory:
+def mismatched(shown: Trajectory, said: Trajectory, answered: Answered) -> Trajectory:
     """Return a trajectory that sees what one has seen and says what another has said, for as long as both go on."""
-    steps: list[Step] = []
-    for here, there in zip(shown.steps, said.steps, strict=False):
-        steps.append(
-            replace(
-                here,
-                prompt_ids=next_prompt(steps[-1].response_ids) if steps else here.prompt_ids,
-                response_ids=there.response_ids,
-                sampler_logprobs=there.sampler_logprobs,
-                response=there.response,
-                patch="",
-                patch_ids=(),
-            )
-        )
-    return replace(shown, steps=tuple(steps))
+    pairs = zip(shown.steps, said.steps, strict=False)
+    steps = tuple(replace(here, response=there.response, patch="") for here, there in pairs)
+    return answered(replace(shown, steps=steps), said.exchanges[: len(steps)])

@@ -40,7 +40,7 @@ class Credit:
     @classmethod
     def of_steps(cls, trajectory: Trajectory, advantages: Float[Tensor, " steps"]) -> "Credit":
         """Return the credit of a trajectory in which every token has the advantage of its step."""
-        lengths = torch.tensor([len(step.response_ids) for step in trajectory.steps])
+        lengths = torch.tensor(trajectory.trained_lengths)
         return cls(advantages.repeat_interleave(lengths))
 
     @classmethod
@@ -65,6 +65,8 @@ class Needs:
     """The policy's, with gradient, for `loss`."""
     step_rewards: bool = False
     """Of the environment: without them it learns nothing."""
+    steps: bool = False
+    """A step on the desktop for each exchange: no credit can be given to other ones."""
 
     @property
     def scores(self) -> bool:
@@ -192,6 +194,8 @@ class Method(ABC):
 
     def checked_credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         """Return `credits`, after a check that each sampled token of each trajectory has one of each kind."""
+        if self.needs.steps:
+            self._check_steps(groups)
         credits = self.credits(groups, scores)
         for group, row in zip(groups, credits, strict=True):
             for trajectory, credit in zip(group.trajectories, row, strict=True):
@@ -202,6 +206,15 @@ class Method(ABC):
                             "sampled tokens; each needs one, in their order (Credit.of_steps, Credit.of_trajectory)"
                         )
         return credits
+
+    def _check_steps(self, groups: Sequence[Group]) -> None:
+        trajectories = (trajectory for group in groups for trajectory in group.trajectories)
+        if odd := next((each for each in trajectories if not each.has_a_step_an_exchange), None):
+            raise ConfigError(
+                f"{type(self).__name__} credits steps, and trajectory {odd.id!r} has {len(odd.steps)} steps and "
+                f"{len(odd.exchanges)} exchanges, which must be one and the same: choose a method that credits "
+                "trajectories, such as method=grpo"
+            )
 
     def all_credits(self, groups: Sequence[Group]) -> list[list[Credit]]:
         """Return the credits as if a batch had room for all, by which a buffer compares trajectories."""
@@ -225,7 +238,7 @@ class Method(ABC):
 
     def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
         """Return the environment's rewards of a trajectory's steps, and in the last one that of the trajectory too."""
-        rewards = torch.tensor([step.reward for step in trajectory.steps], dtype=torch.float32)
+        rewards = torch.tensor([step.reward for step in trajectory.steps] or [0.0], dtype=torch.float32)
         rewards[-1] += trajectory_reward(trajectory, format_weight=self.format_weight)
         return rewards
 
@@ -285,6 +298,8 @@ class Method(ABC):
 class StepMethod(Method):
     """A method that gives each step one advantage, the same for all of its tokens, from the steps of its group."""
 
+    asks: ClassVar[Needs] = Needs(steps=True)
+
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         found: list[list[Credit]] = []
@@ -302,7 +317,7 @@ class StepMethod(Method):
 class CriticMethod(Method):
     """A method that learns from the predictions of a critic, which compares all trajectories of a batch."""
 
-    asks: ClassVar[Needs] = Needs(values=True)
+    asks: ClassVar[Needs] = Needs(values=True, steps=True)
 
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:

@@ -50,7 +50,7 @@ class PPO(CriticMethod):
     def _advantages(self, trajectory: Trajectory, values: Tensor, gae_lambda: float) -> Tensor:
         """Return the advantage of each token of a trajectory, [tokens]."""
         rewards = torch.zeros_like(values)
-        ends = torch.tensor([len(step.response_ids) for step in trajectory.steps]).cumsum(0) - 1
+        ends = torch.tensor(trajectory.trained_lengths).cumsum(0) - 1
         rewards[ends] = self.step_rewards(trajectory)
         return generalized_advantages(rewards, values, discount=self.discount, gae_lambda=gae_lambda)
 

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arpo.bounds import Positive
-from arpo.types import Trajectory
+from arpo.types import Exchange, Trajectory
 
-NextPrompt = Callable[[Sequence[int]], tuple[int, ...]]
-"""Makes the prompt of the step that follows a response."""
+Answered = Callable[[Trajectory, Sequence[Exchange]], Trajectory]
+"""Returns a trajectory in which its steps got other answers, one each: the responses of some exchanges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Preference(ABC):
 
     beta: Positive
 
-    def extra_trajectories(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
+    def extra_trajectories(self, batch: Sequence[Trajectory], answered: Answered) -> list[Trajectory]:
         """Return further trajectories whose log-ratios the loss asks for, without gradient; by default none."""
         return []
 

@@ -1,6 +1,7 @@
 """Shortest-path rewards (SPA of MobileRL, arXiv 2509.18119): of two successes, the shorter one earns more."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from typing_extensions import override
 from arpo.algorithms.rewards import is_success
 from arpo.bounds import Share, Threshold, checked
 from arpo.methods.grpo import GRPO
+from arpo.methods.method import Needs
 from arpo.types import Group
 
 
@@ -25,6 +27,8 @@ class ShortestPath(GRPO):
         shortening: α: 0 is GRPO, and at 1 a success of twice the steps earns half. The paper does not say its value.
         success_threshold: A trajectory is a success when its task reward lies above it.
     """
+
+    asks: ClassVar[Needs] = Needs(steps=True)
 
     shortening: Share = 0.5
     success_threshold: Threshold = 0.5

@@ -40,7 +40,7 @@ class UIS1(StepMethod):
         least_spread: The population deviation of the returns of first steps must lie above it; None learns from all.
     """
 
-    asks: ClassVar[Needs] = Needs(step_rewards=True)
+    asks: ClassVar[Needs] = Needs(step_rewards=True, steps=True)
 
     format_weight: NotNegative = 0.0
     discount: Share = 0.5

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from arpo.agent.prompt import PromptText
 from arpo.errors import ConfigError
 from arpo.models.family import checkpoint_directory, family_named, family_of
 from arpo.models.processor import image_numbers, load_processor
-from arpo.types import Step, Trajectory
+from arpo.types import Trajectory
 
 BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?=['\"])")
 """Where special tokens stand in a response of UI-TARS: around the point of an action."""
@@ -138,17 +138,8 @@ class ChatTokenizer:
         ended = bool(response_ids) and response_ids[-1] == self.end_of_turn_id
         return self._glue[1:] if ended else self._glue
 
-    def windowed(self, prompts: Sequence[tuple[int, ...]], window: int | None) -> list[tuple[int, ...]]:
-        """Return the prompts of a conversation as the next response reads them: the last `window` with screenshots.
-
-        An earlier one loses its own, and the turn of the user that held nothing else.
-        """
-        if window is None:
-            return list(prompts)
-        blind = max(0, len(prompts) - window)
-        return [*map(self._without_screenshot, prompts[:blind]), *prompts[blind:]]
-
-    def _without_screenshot(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+    def without_screenshot(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a prompt of one screenshot without it, and without the turn of the user that holds nothing else."""
         turn = self._screenshot_turn
         at = prompt_ids.index(self.image_token_id)
         start = at - turn.index(self.image_token_id)
@@ -274,81 +265,80 @@ class ChatTokenizer:
         return tuple(sorted(special.union(range(len(self._tokenizer), vocabulary_size))))
 
 
+Span = tuple[int, int]
+"""The first of some tokens in a row, and the one behind the last."""
+
+
+def check_exchanges(trajectory: Trajectory, chat: ChatTokenizer) -> None:
+    """Check that a trajectory's exchanges can have been: a placeholder a picture, and no id that is never sampled."""
+    for number, exchange in enumerate(trajectory.exchanges):
+        where = f"trajectory {trajectory.id!r}, exchange {number}"
+        found, wanted = exchange.added_ids.count(chat.image_token_id), len(exchange.pictures)
+        if found != wanted:
+            raise ValueError(f"{where}: {wanted} pictures but {found} image placeholders in added_ids")
+        try:
+            chat.check_response(exchange.response_ids)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedTrajectory:
-    """One training sequence: every image placeholder as long as its screenshot, no padding."""
+    """One training sequence: every image placeholder as long as its picture, no padding."""
 
     input_ids: Int64[Tensor, " tokens"]
     action_mask: Bool[Tensor, " tokens"]
-    """True exactly on sampled tokens."""
+    """True exactly on sampled tokens that are trained."""
     image_mask: Bool[Tensor, " tokens"]
     """True on image placeholders."""
     screenshots: tuple[str, ...]
-    """SHA-256 of each screenshot, in the order of the placeholders."""
+    """SHA-256 of each picture, in the order of the placeholders."""
     sampler_logprobs: Float[Tensor, " actions"]
-    """The engine's log-probability of each sampled token."""
-    step_lengths: tuple[int, ...]
-    """Sampled tokens of each step that is trained, in order."""
+    """The engine's log-probability of each trained token."""
+    spans: tuple[Span, ...]
+    """Of each response that is trained, in order: its place among the trained tokens of the trajectory."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def step_lengths(self) -> tuple[int, ...]:
+        """The tokens of each response that is trained."""
+        return tuple(end - start for start, end in self.spans)
+
 
 def tokenize(trajectory: Trajectory, chat: ChatTokenizer) -> list[TokenizedTrajectory]:
-    """Return the training sequences of a trajectory, as the engine saw them.
-
-    Where each response saw all screenshots, that is one sequence, the episode (ARPO), and where an expert's answer
-    took the place of the policy's, another one from the next step on: a response is trained in the context in which
-    it was sampled. Where responses saw a window of the screenshots, no two have the same context: one sequence a step,
-    in which its response alone is trained (DART).
-    """
-    for number, step in enumerate(trajectory.steps):
-        where = f"trajectory {trajectory.id!r}, step {number}"
-        ids, logprobs = len(step.response_ids), len(step.sampler_logprobs)
-        if (found := step.prompt_ids.count(chat.image_token_id)) != 1:
-            raise ValueError(f"{where}: 1 screenshot but {found} image placeholders in the prompt")
-        if ids != logprobs:
-            raise ValueError(f"{where}: {ids} response ids but {logprobs} log-probabilities")
-        chat.check_response(step.response_ids)
-    return [
-        _sequence(trajectory.steps[:end], chat, window=trajectory.image_window, first=first)
-        for first, end in trained_spans(trajectory)
-    ]
+    """Return the training sequences of a trajectory, as the engine saw them: a path of its tree each."""
+    if not trajectory.exchanges:
+        raise ValueError(f"trajectory {trajectory.id!r} has no exchanges: what a script says must be encoded first")
+    check_exchanges(trajectory, chat)
+    return [_sequence(trajectory, *sequence, chat) for sequence in trajectory.sequences()]
 
 
-def trained_spans(trajectory: Trajectory) -> list[tuple[int, int]]:
-    """Return, for each training sequence of a trajectory, the first step that it trains and the end of those."""
-    steps = trajectory.steps
-    ends = [
-        number
-        for number, step in enumerate(steps, start=1)
-        if trajectory.image_window is not None or step.patch_ids or number == len(steps)
-    ]
-    return list(pairwise([0, *ends]))
-
-
-def _sequence(steps: Sequence[Step], chat: ChatTokenizer, *, window: int | None, first: int) -> TokenizedTrajectory:
-    """Return the sequence that ends with the response of the last of some steps; it trains those from `first` on."""
+def _sequence(
+    trajectory: Trajectory, path: Sequence[int], trained: Sequence[int], chat: ChatTokenizer
+) -> TokenizedTrajectory:
+    """Return the sequence along a path of exchanges, of which it trains some."""
     ids: list[int] = []
     sampled: list[bool] = []
-    prompts = chat.windowed([step.prompt_ids for step in steps], window)
-    for number, (step, prompt_ids) in enumerate(zip(steps, prompts, strict=True)):
-        prompt = list(prompt_ids)
-        if chat.image_token_id in prompt_ids:
-            at = prompt_ids.index(chat.image_token_id)
-            prompt[at : at + 1] = [chat.image_token_id] * chat.image_tokens(step.width, step.height)
-        said = step.response_ids if number >= first else step.history_ids
-        ids += [*prompt, *said]
-        sampled += [False] * len(prompt) + [number >= first] * len(said)
+    shown: list[str] = []
+    logprobs: list[float] = []
+    for number in path:
+        exchange = trajectory.exchanges[number]
+        sizes = (chat.image_tokens(picture.width, picture.height) for picture in exchange.pictures)
+        for given in exchange.added_ids:
+            ids += [given] * (next(sizes) if given == chat.image_token_id else 1)
+        sampled += [False] * (len(ids) - len(sampled)) + [number in trained] * len(exchange.said_ids)
+        ids += exchange.said_ids
+        shown += [picture.key for picture in exchange.pictures]
+        logprobs += exchange.sampler_logprobs[: len(exchange.said_ids)] if number in trained else ()
     input_ids = torch.tensor(ids, dtype=torch.int64)
-    shown = steps if window is None else steps[-window:]
+    spans = list(pairwise(accumulate(trajectory.trained_lengths, initial=0)))
     return TokenizedTrajectory(
         input_ids=input_ids,
         action_mask=torch.tensor(sampled, dtype=torch.bool),
         image_mask=input_ids == chat.image_token_id,
-        screenshots=tuple(step.screenshot for step in shown),
-        sampler_logprobs=torch.tensor(
-            [logprob for step in steps[first:] for logprob in step.sampler_logprobs], dtype=torch.float32
-        ),
-        step_lengths=tuple(len(step.response_ids) for step in steps[first:]),
+        screenshots=tuple(shown),
+        sampler_logprobs=torch.tensor(logprobs, dtype=torch.float32),
+        spans=tuple(spans[number] for number in trained),
     )

@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from itertools import accumulate
 from operator import itemgetter
 from typing import Self
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from arpo.algorithms.losses import CorrectionWeights, LossMetrics, TokenLoss, importance_ratio
 from arpo.methods.method import Credit
 from arpo.models.policy import ActionLogprobs
-from arpo.models.tokenization import trained_spans
+from arpo.models.tokenization import Span
 from arpo.modules.minibatch import Key, Sample
 from arpo.rollout.hooks import is_single_process
 from arpo.rollout.storage import NUMBERS, UpdatedGroup, UpdateRecord
@@ -140,10 +139,14 @@ class UpdateMeter:
 
     def by_trajectory(self, name: str) -> dict[tuple[int, int], Tensor]:
         """Return one kind of number for all tokens of each trajectory, [tokens], by group and member."""
-        found: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
-        for (group, member, _), row in sorted(self.rows(name).items(), key=itemgetter(0)):
-            found[group, member].append(row)
-        return {place: torch.cat(rows) for place, rows in found.items()}
+        found: defaultdict[tuple[int, int], list[tuple[Span, Tensor]]] = defaultdict(list)
+        for (group, member, spans), row in self.rows(name).items():
+            pieces = torch.split(row, [end - start for start, end in spans])
+            found[group, member] += zip(spans, pieces, strict=True)
+        return {
+            place: torch.cat([piece for _, piece in sorted(pieces, key=itemgetter(0))])
+            for place, pieces in found.items()
+        }
 
     def read(self) -> None:
         """Bring what is on a device to the host, in one copy for each kind of number."""
@@ -218,13 +221,10 @@ class UpdateMeter:
 
     def _concatenated(self, members: Sequence[tuple[tuple[int, int], Trajectory]], name: str) -> np.ndarray:
         """Return one kind of number of all tokens, NaN where there is none."""
-        rows, found = self.rows(name), []
-        for place, trajectory in members:
-            steps = [len(step.response_ids) for step in trajectory.steps]
-            lengths = [sum(steps[first:end]) for first, end in trained_spans(trajectory)]  # of each sequence
-            for start, length in zip(accumulate(lengths[:-1], initial=0), lengths, strict=True):
-                found.append(rows.get((*place, start), torch.full((length,), torch.nan)))
-        return torch.cat(found).numpy()
+        found = {place: torch.full((trajectory.action_tokens,), torch.nan) for place, trajectory in members}
+        for (group, member, spans), row in self.rows(name).items():
+            found[group, member][torch.cat([torch.arange(*span) for span in spans])] = row
+        return torch.cat(list(found.values())).numpy()
 
 
 def _weigh(averages: Averages, name: str, weights: Tensor, mask: Tensor) -> None:

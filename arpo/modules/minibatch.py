@@ -4,7 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from arpo.methods.method import Credit
 from arpo.models.policy import Policy
-from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
+from arpo.models.tokenization import ChatTokenizer, Span, TokenizedTrajectory, tokenize
 from arpo.rollout.hooks import is_single_process, scatter_object
 from arpo.types import Group
 
@@ -21,9 +21,8 @@ EVEN_TOKENS = 65_000
 """Length at which attention costs a 7B as much as its weights do, forward: a token needs 2 x 6.5e9 operations for the
 weights of the blocks, and 2 x 28 layers x 3,584 for each token before it, which is half the length in the mean."""
 
-Key = tuple[int, int, int]
-"""The place of a sequence in the batch: its group, the member of the group, and the sampled tokens of that trajectory
-that come before its own."""
+Key = tuple[int, int, tuple[Span, ...]]
+"""The place of a sequence in the batch: its group, the member of the group, and those tokens of it that it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,6 @@ class Sample:
     """The number of its group in the batch."""
     member: int = 0
     """The position of its trajectory in the group."""
-    start: int = 0
-    """Sampled tokens of its trajectory that come before its own."""
     trained: tuple[bool, ...] | None = None
     """Whether each of its steps is trained; None where all are, which is unless steps are selected."""
     filler: bool = False
@@ -74,11 +71,11 @@ class Sample:
     @property
     def key(self) -> Key:
         """Its place in the batch, on whatever rank it is."""
-        return self.group, self.member, self.start
+        return self.group, self.member, self.tokens.spans
 
     def credited(self, credit: Credit) -> "Sample":
         """Return the sample with its part of the credit of its trajectory."""
-        own = slice(self.start, self.start + self.action_tokens)
+        own = torch.cat([torch.arange(*span) for span in self.tokens.spans])
         returns = None if credit.returns is None else credit.returns[own]
         return replace(self, advantages=credit.advantages[own], returns=returns)
 
@@ -114,11 +111,10 @@ def samples_of(
     for number, group in enumerate(groups):
         samples: list[Sample] = []
         for member, trajectory in enumerate(group.trajectories):
-            parts = tokenize(trajectory, chat)
-            lengths = [sum(tokens.step_lengths) for tokens in parts]
-            for tokens, length, start in zip(parts, lengths, accumulate(lengths[:-1], initial=0), strict=True):
-                sample = Sample(tokens, trajectory.screenshots, torch.zeros(length), replayed=member in group.injected)
-                sample = replace(sample, group=number, member=member, start=start)
+            for tokens in tokenize(trajectory, chat):
+                nothing = torch.zeros(len(tokens.sampler_logprobs))
+                shown, replayed = trajectory.screenshots, member in group.injected
+                sample = Sample(tokens, shown, nothing, replayed=replayed, group=number, member=member)
                 samples.append(sample if credits is None else sample.credited(credits[number][member]))
         found.append(samples)
     return found

@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import inf
 from operator import attrgetter
 from typing import Literal, TypeVar
@@ -17,9 +16,10 @@ from arpo.envs.protocol import StepResult
 from arpo.errors import ActionParseError, BlamedError, ConfigError, DesktopDestroyedError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.conversation import Conversation
 from arpo.rollout.sampler import derive_seed
 from arpo.rollout.settings import RolloutSettings
-from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
+from arpo.types import Exchange, Observation, Outcome, Picture, Step, Task, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -208,17 +208,17 @@ async def run_episode(
     started = time.perf_counter()
     observation = await meter.of_env(env.reset(spec.task))
     instruction = observation.instruction or spec.task.instruction
-    conversation = _Conversation(spec, responder.chat)
-    conversation.show(observation)
-    conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
-    conversation.check_room(len(responder.chat.first_prompt(responder.prompt.messages(""))))
+    play = _Play(spec, responder.chat)
+    play.show(observation)
+    play.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
+    play.check_room(len(responder.chat.first_prompt(responder.prompt.messages(""))))
     held_from = time.perf_counter()
     least_version = await may_ask()
     started += time.perf_counter() - held_from  # what it waits for another version is not time of the episode
     outcome = None
     while outcome is None:
-        response = await meter.of_engine(responder.respond(conversation.request(least_version)))
-        outcome = await _follow(response, spec, responder.prompt, conversation, env, meter) or conversation.next_turn()
+        response = await meter.of_engine(responder.respond(play.request(least_version)))
+        outcome = await _follow(response, spec, responder.prompt, play, env, meter) or play.next_turn()
     parsed = outcome is not Outcome.PARSE_ERROR
     outcome, reward = await _judge(outcome, spec, env, meter)
     return Trajectory(
@@ -227,12 +227,13 @@ async def run_episode(
         domain=spec.task.domain,
         instruction=instruction,
         seed=spec.seed,
-        steps=tuple(conversation.steps),
+        steps=tuple(play.steps),
+        exchanges=tuple(play.exchanges),
         outcome=outcome,
         task_reward=reward,
         format_reward=0.0 if parsed else -1.0,
-        screenshots=conversation.screenshots,
-        last_screenshot="" if outcome in NOT_SEEN else conversation.screen,
+        screenshots=play.screenshots,
+        last_screenshot="" if outcome in NOT_SEEN else play.screen,
         image_window=spec.settings.image_window,
         duration_s=time.perf_counter() - started,
     )
@@ -251,38 +252,38 @@ async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Met
 
 
 async def _follow(
-    response: Response, spec: EpisodeSpec, prompt: Prompt, conversation: "_Conversation", env: LeasedEnv, meter: Meter
+    response: Response, spec: EpisodeSpec, prompt: Prompt, play: "_Play", env: LeasedEnv, meter: Meter
 ) -> Outcome | None:
     """Do what a response says and close its step; return the outcome if that ended the episode."""
-    text, grammar = conversation.chat.decode(response.token_ids), GRAMMARS[prompt.grammar]
+    text, grammar = play.chat.decode(response.token_ids), GRAMMARS[prompt.grammar]
     try:
         actions = grammar.read(text, prompt.functions, max_actions=spec.settings.max_actions)
     except ActionParseError as error:
-        conversation.answer(response, text, parse_error=error.kind)
+        play.answer(response, text, parse_error=error.kind)
         return Outcome.PARSE_ERROR
     ends = any(isinstance(action, Terminal) for action in actions)
-    forced_to_fail = spec.protocol == "standard" and len(conversation.steps) + 1 == spec.max_steps and not ends
-    frame = conversation.chat.frame(conversation.observation.width, conversation.observation.height)
+    forced_to_fail = spec.protocol == "standard" and len(play.steps) + 1 == spec.max_steps and not ends
+    frame = play.chat.frame(play.observation.width, play.observation.height)
     performed: list[Action] = []
     reward, patch = 0.0, ""
     for number, action in enumerate((Fail(),) if forced_to_fail else actions):
-        performed.append(conversation.placed(frame.to_screen(action)))
+        performed.append(play.placed(frame.to_screen(action)))
         try:
             result = await meter.of_env(env.step(performed[-1]))
         except DesktopDestroyedError as error:
             log.info("%s destroyed the desktop: %s", performed[-1], error)
-            conversation.answer(response, text, action=_text(performed), reward=reward)
+            play.answer(response, text, action=_text(performed), reward=reward)
             return Outcome.DESTROYED
         reward += result.reward
         if result.patch is not None:
             first, *others = [*actions[:number], frame.to_model(result.patch.action)]
-            patch = conversation.chat.scripted(grammar.answer(first, result.patch.thought, *others))
-            conversation.placed(result.patch.action)
+            patch = play.chat.scripted(grammar.answer(first, result.patch.thought, *others))
+            play.placed(result.patch.action)
             break
         if isinstance(action, Terminal) or result.terminated or result.truncated:
             break
-    conversation.answer(response, text, action=_text(performed), reward=reward, patch=patch)
-    conversation.show(result.observation)
+    play.answer(response, text, action=_text(performed), reward=reward, patch=patch)
+    play.show(result.observation)
     return None if forced_to_fail else outcome_of(performed[-1], result)
 
 
@@ -299,12 +300,13 @@ def outcome_of(action: Action, result: StepResult) -> Outcome | None:
     return Outcome.MAX_STEPS if result.truncated else None
 
 
-class _Conversation:
-    """The conversation so far: what the engine sampled is, id for id, what its next prompt holds."""
+class _Play:
+    """The episode so far: what was done, the screens, and the conversation with the engine about them."""
 
     def __init__(self, spec: EpisodeSpec, chat: ChatTokenizer) -> None:
         self.chat = chat
         self.steps: list[Step] = []
+        self.exchanges: list[Exchange] = []
         self.screenshots: dict[str, bytes] = {}
         self.screen = ""
         """Key of what is on the screen now."""
@@ -312,12 +314,7 @@ class _Conversation:
         self._pointer: tuple[float, float] | None = None
         self._spec = spec
         self.observation: Observation
-        self._turns: list[tuple[int, ...]] = []
-        """Prompts and responses by turns, as the next response reads them; `tokenize` makes the same of the record."""
-        self._images: deque[bytes] = deque()
-        """The screenshots that the next response sees."""
-        self._length = 0
-        """Tokens of the turns, images expanded; counted along, because a conversation has thirty screenshots."""
+        self._conversation = Conversation(spec.settings.image_window, chat.without_screenshot)
 
     def show(self, observation: Observation) -> None:
         self.observation = observation
@@ -325,23 +322,13 @@ class _Conversation:
         self.screenshots[self.screen] = observation.screenshot
 
     def ask(self, prompt_ids: tuple[int, ...]) -> None:
-        """Append a prompt that holds the screen; the oldest screenshot goes where there is a window."""
-        self._turns.append(prompt_ids)
-        self._images.append(self.observation.screenshot)
-        self._length += self.chat.context_length(prompt_ids, [(self.observation.width, self.observation.height)])
-        window = self.settings.image_window
-        if window is not None and len(self._images) > window:
-            number = len(self.steps) - window
-            step = self.steps[number]
-            (blind,) = self.chat.windowed([step.prompt_ids], 0)
-            self._length -= self.chat.context_length(step.prompt_ids, [(step.width, step.height)]) - len(blind)
-            self._turns[2 * number] = blind  # a turn of the user and one of the assistant a step
-            self._images.popleft()
+        """Append a prompt that holds the screen."""
+        self._conversation.ask(prompt_ids, Picture(self.screen, self.observation.width, self.observation.height))
 
     def request(self, least_version: int) -> GenerateRequest:
         sampling = replace(self._spec.sampling, seed=derive_seed(self._spec.seed, len(self.steps)))
-        context = tuple(chain.from_iterable(self._turns))
-        return GenerateRequest(context, tuple(self._images), sampling, self._spec.id, least_version)
+        images = tuple(self.screenshots[picture.key] for picture in self._conversation.pictures)
+        return GenerateRequest(self._conversation.ids, images, sampling, self._spec.id, least_version)
 
     def answer(
         self,
@@ -354,36 +341,22 @@ class _Conversation:
         patch: str = "",
     ) -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
-        if len(response.logprobs) != len(response.token_ids):
-            raise EngineError(f"{len(response.token_ids)} sampled ids came with {len(response.logprobs)} logprobs")
+        sampled = (response.token_ids, response.logprobs, response.policy_version)
+        patch_ids = self.chat.encode_response(patch) if patch else ()
         try:
             self.chat.check_response(response.token_ids)
+            made = self._conversation.answer(*sampled, finish=response.finish_reason, patch_ids=patch_ids)
         except ValueError as error:
             raise EngineError(str(error)) from error
-        step = Step(
-            screenshot=self.screen,
-            width=self.observation.width,
-            height=self.observation.height,
-            prompt_ids=self._turns[-1],
-            response_ids=response.token_ids,
-            sampler_logprobs=response.logprobs,
-            policy_version=response.policy_version,
-            response=text,
-            action=action,
-            parse_error=parse_error,
-            reward=reward,
-            patch=patch,
-            patch_ids=self.chat.encode_response(patch) if patch else (),
-        )
-        self.steps.append(step)
-        self._turns.append(step.history_ids)
-        self._length += len(step.history_ids)
+        size, number = (self.observation.width, self.observation.height), len(self.exchanges)
+        self.steps.append(Step(self.screen, *size, text, action, parse_error, reward, patch, number))
+        self.exchanges.append(made)
 
     def next_turn(self) -> Outcome | None:
         """Append the next prompt; return instead which limit was reached."""
         if len(self.steps) == self._spec.max_steps:
             return Outcome.MAX_STEPS
-        self.ask(self.chat.next_prompt(self.steps[-1].history_ids))
+        self.ask(self.chat.next_prompt(self._conversation.said_ids))
         return None if self.has_room() else Outcome.CONTEXT_FULL
 
     def placed(self, action: Action) -> Action:
@@ -392,8 +365,14 @@ class _Conversation:
         self._pointer = action.pointer_after(self._pointer)
         return action
 
+    @property
+    def length(self) -> int:
+        """Tokens of the context, with images expanded."""
+        sizes = [(picture.width, picture.height) for picture in self._conversation.pictures]
+        return self.chat.context_length(self._conversation.ids, sizes)
+
     def has_room(self) -> bool:
-        return self._length + self.settings.max_tokens <= self.settings.max_context
+        return self.length + self.settings.max_tokens <= self.settings.max_context
 
     def check_room(self, bare: int) -> None:
         """Check that there is room for the first response; `bare` ids of its prompt are not the instruction's.
@@ -404,13 +383,13 @@ class _Conversation:
         if self.has_room():
             return
         message = (
-            f"the first prompt of task {self._spec.task.id} has {self._length} tokens and leaves no room for a "
+            f"the first prompt of task {self._spec.task.id} has {self.length} tokens and leaves no room for a "
             f"response of max_tokens={self.settings.max_tokens} within max_context={self.settings.max_context}; raise "
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
-        instruction = len(self._turns[0]) - bare
+        instruction = len(self._conversation.ids) - bare
         picture = self.chat.image_tokens(self.observation.width, self.observation.height)
-        least = self._length - instruction - picture + self.chat.image_tokens(1, 1)
+        least = self.length - instruction - picture + self.chat.image_tokens(1, 1)
         if least + self.settings.max_tokens <= self.settings.max_context:
             its = f"its instruction takes {instruction} of them, its screenshot {picture}"
             raise EnvError("reset", f"{message}, or leave the task out: {its}")

@@ -58,7 +58,7 @@ def _successes(store: TrajectoryStore, source: str, threshold: float) -> list[Tr
             f"source={source} holds no recorded trajectories: name the folder of a run, such as "
             "source=outputs/smoke/default, or the demonstrations/ of a warm start"
         )
-    found = [each for each in stored if is_worth_replaying(each, threshold=threshold)]
+    found = [each for each in stored if each.steps and is_worth_replaying(each, threshold=threshold)]
     if not found:
         raise ConfigError(
             f"source={source}: none of its {len(stored)} trajectories is a success, and an expert's are needed: name "

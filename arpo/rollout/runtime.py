@@ -23,7 +23,7 @@ from arpo.errors import ArpoError, EngineError, EnvError, RolloutError
 from arpo.host.log_lines import log_every
 from arpo.host.threads import BackgroundLoop, Signal
 from arpo.inference.engine import InferenceEngine
-from arpo.models.tokenization import ChatTokenizer
+from arpo.models.tokenization import ChatTokenizer, check_exchanges
 from arpo.rollout.episode import Activity, EpisodeSpec, MayAsk, Meter, Responder, at_once, run_episode
 from arpo.rollout.settings import MAX_ACTIONS, RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -159,6 +159,7 @@ class EpisodeRunner:
                 played = await self._play(spec, meter, may_ask)
             if played is None:
                 return None
+            check_exchanges(played, self._responder.chat)
             trajectory = replace(played, sampling=self._sampling(spec))
             await asyncio.to_thread(self._store.write, trajectory)
         meter.done += 1
@@ -264,6 +265,9 @@ class RolloutRuntime:
     _meter: Callable[[], Meter] = field(init=False, default=Meter)
     _newest_version: int = field(init=False, default=0)
     """Of what the engine was given, an update that has not ended included."""
+
+    def __post_init__(self) -> None:
+        self.store.blind = self.chat.without_screenshot
 
     def start(self) -> None:
         """Start engine and environments side by side; blocks until both are ready. Idempotent."""

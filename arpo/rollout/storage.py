@@ -7,10 +7,10 @@ import re
 import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 from jaxtyping import Float32, Int64
 from safetensors import SafetensorError, safe_open
@@ -18,7 +18,9 @@ from safetensors.numpy import save
 
 from arpo.errors import ArpoError
 from arpo.host.files import atomically, whole_lines
-from arpo.types import Outcome, Step, Trajectory
+from arpo.rollout.conversation import Blind
+from arpo.rollout.old_records import in_todays_shape
+from arpo.types import Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,8 @@ class TrajectoryStore:
         self._fsync = fsync
         self._lock = threading.Lock()
         self._writing = False
+        self.blind: Blind | None = None
+        """How the run's tokenizer leaves a screenshot out; records from before there were exchanges need it."""
 
     def write(self, trajectory: Trajectory) -> None:
         """Append one trajectory where its id belongs, and its screenshots."""
@@ -79,7 +83,7 @@ class TrajectoryStore:
         """Return the trajectories of one iteration by id, without screenshot bytes; none if none are stored."""
         path = self._path(split, iteration)
         with self._lock:
-            records = {record.id: record for _, record in _records(path)}
+            records = {record.id: record for _, record in _records(path, self.blind)}
         return sorted(records.values(), key=lambda record: natural_order(record.id))
 
     def iterations(self) -> list[tuple[str, int]]:
@@ -102,7 +106,7 @@ class TrajectoryStore:
             lines = [line for line in whole_lines(path) if line.startswith(head)]
         if not lines:
             raise ArpoError(f"trajectory {trajectory_id} is not in {path}")
-        return _decode(lines[-1])
+        return _decode(lines[-1], self.blind)
 
     def load_screenshots(self, trajectory: Trajectory) -> Trajectory:
         """Return the trajectory with the PNG bytes of every screenshot that it names."""
@@ -142,7 +146,7 @@ class TrajectoryStore:
                     if _iteration(path) > iteration:
                         path.unlink()
                 elif _iteration(path) >= first:
-                    _keep(path, policy_version)
+                    _keep(path, policy_version, self.blind)
 
     def _path(self, split: str, iteration: int) -> Path:
         return self.root / split / f"iteration_{iteration:06d}.jsonl"
@@ -182,6 +186,7 @@ def _is_whole(path: Path) -> bool:
 def _shown(trajectory: Trajectory) -> list[str]:
     """Return the keys of a trajectory's screenshots, each once; the screen after the last action is among them."""
     keys = [step.screenshot for step in trajectory.steps]
+    keys += [picture.key for exchange in trajectory.exchanges for picture in exchange.pictures]
     return list(dict.fromkeys([*keys, trajectory.last_screenshot] if trajectory.last_screenshot else keys))
 
 
@@ -198,10 +203,11 @@ def _iteration(path: Path) -> int:
     return int(path.stem.removeprefix("iteration_"))
 
 
-def _keep(path: Path, policy_version: int) -> None:
+def _keep(path: Path, policy_version: int, blind: Blind | None) -> None:
     """Keep the records of a file in which no later policy had a part."""
-    records = list(_records(path))
-    kept = [line for line, record in records if all(step.policy_version <= policy_version for step in record.steps)]
+    records = list(_records(path, blind))
+    versions = [[exchange.policy_version for exchange in record.exchanges] for _, record in records]
+    kept = [line for (line, _), own in zip(records, versions, strict=True) if max(own, default=0) <= policy_version]
     if not kept:
         path.unlink()
     elif len(kept) < len(records):
@@ -215,10 +221,10 @@ def natural_order(trajectory_id: str) -> list[tuple[bool, int, str]]:
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
-def _records(path: Path) -> Iterator[tuple[bytes, Trajectory]]:
+def _records(path: Path, blind: Blind | None = None) -> Iterator[tuple[bytes, Trajectory]]:
     for number, line in enumerate(whole_lines(path), start=1):
         try:
-            yield line, _decode(line)
+            yield line, _decode(line, blind)
         except (ValueError, KeyError, TypeError) as error:
             raise ArpoError(
                 f"{path}, line {number} is not a trajectory ({type(error).__name__}: {error}); "
@@ -227,25 +233,14 @@ def _records(path: Path) -> Iterator[tuple[bytes, Trajectory]]:
 
 
 def _encode(trajectory: Trajectory) -> bytes:
-    record = _fields(trajectory) | {"steps": [_fields(step) for step in trajectory.steps]}
+    record = msgspec.to_builtins(replace(trajectory, screenshots={}))
     del record["screenshots"]
     # `json` writes floats by `repr`, so every logprob comes back to the last bit.
     return json.dumps(record).encode() + b"\n"
 
 
-def _fields(record: Trajectory | Step) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
-
-
-def _decode(line: bytes) -> Trajectory:
-    record = json.loads(line)
-    record["outcome"] = Outcome(record["outcome"])
-    for step in record["steps"]:
-        step.setdefault("patch_ids", ())  # a record from before there were patches has none
-        for name in ("prompt_ids", "response_ids", "sampler_logprobs", "patch_ids"):
-            step[name] = tuple(step[name])
-    record["steps"] = tuple(Step(**step) for step in record["steps"])
-    return Trajectory(**record)
+def _decode(line: bytes, blind: Blind | None = None) -> Trajectory:
+    return msgspec.convert(in_todays_shape(json.loads(line), blind), Trajectory)
 
 
 NUMBERS = ("old_logprobs", "old_entropy", "logprobs", "entropy", "weights", "after_logprobs", "after_entropy")

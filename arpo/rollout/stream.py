@@ -241,7 +241,7 @@ class GroupStream:
         fresh = {
             id: trajectory
             for id, trajectory in stored.items()
-            if all(oldest <= step.policy_version <= newest for step in trajectory.steps)
+            if all(oldest <= each.policy_version <= newest for each in trajectory.exchanges)
         }
         group.began = min((trajectory.policy_version for trajectory in fresh.values()), default=None)
         return fresh
@@ -331,7 +331,7 @@ def rollout_metrics(
     """
     elapsed_s = max(elapsed_s, 1e-9)  # a clock that stood still, where every episode was resumed
     trajectories = [trajectory for group in collected.groups for trajectory in group.trajectories]
-    lags = [policy_version - step.policy_version for trajectory in trajectories for step in trajectory.steps]
+    lags = [policy_version - each.policy_version for trajectory in trajectories for each in trajectory.exchanges]
     return {
         "rollout/episodes": float(len(trajectories)),
         "rollout/env_steps": float(sum(len(trajectory.steps) for trajectory in trajectories)),

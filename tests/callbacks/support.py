@@ -23,6 +23,7 @@ from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.storage import UpdateRecord
 from arpo.rollout.stream import RolloutCollector
 from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
+from tests.exchanges import in_turn
 
 
 def make_trajectory(
@@ -33,12 +34,12 @@ def make_trajectory(
     outcome: Outcome = Outcome.FINISHED,
 ) -> Trajectory:
     """A trajectory without screenshots; a string instead of an action is the kind of its parse error."""
-    sampled = ("", 168, 210, (1, 2), (3, 4, 5), (-0.1, -0.2, -0.3), 4, "")
     results = [("", each) if isinstance(each, str) else (each.describe(), "") for each in actions]
-    steps = tuple(Step(*sampled, *result) for result in results)
+    turns = [((1, 2), (3, 4, 5), (-0.1, -0.2, -0.3), 4)] * len(results)
+    record = in_turn([Step("", 168, 210, "", *result) for result in results], *turns)
     format_reward = -1.0 if outcome is Outcome.PARSE_ERROR else 0.0
     task = ("fake/click/1", "fake-click", "Press OK.", 1)
-    return Trajectory(id, *task, steps, outcome, task_reward, format_reward)
+    return Trajectory(id, *task, record["steps"], outcome, task_reward, format_reward, record["exchanges"])
 
 
 def make_group(*trajectories: Trajectory, injected: tuple[int, ...] = ()) -> Group:
@@ -82,7 +83,11 @@ def update_of(batch: RolloutBatch) -> UpdateRecord:
     meter, credits = UpdateMeter(), []
     for group, row in enumerate(batch.groups):
         for member, trajectory in enumerate(row.trajectories):
-            place = SimpleNamespace(key=(group, member, 0), filler=False, action_tokens=trajectory.action_tokens)
+            place = SimpleNamespace(
+                key=(group, member, ((0, trajectory.action_tokens),)),
+                filler=False,
+                action_tokens=trajectory.action_tokens,
+            )
             numbers = torch.zeros(1, trajectory.action_tokens)
             meter.note([place], logprobs=numbers, old_logprobs=numbers)
             credits.append(Credit.of_trajectory(trajectory, 10.0 * group + member))

@@ -30,6 +30,7 @@ from arpo.rollout.storage import read_update, update_path
 from arpo.run.loggers import JsonLinesLogger, TensorBoardLogger
 from arpo.types import Outcome, RolloutBatch, Trajectory
 from tests.callbacks.support import IdleModule, fail, fit, make_group, make_trajectory
+from tests.exchanges import with_exchanges
 
 SUCCESS = make_trajectory([Click(1, 2), Wait()], task_reward=1.0, outcome=Outcome.TERMINATED)
 USUAL = GRPO()
@@ -142,9 +143,7 @@ def test_a_fit_writes_texts_and_histograms(tmp_path: Path, make_collector) -> No
 def test_the_lag_is_that_of_what_was_sampled_for_the_batch() -> None:
     # Versions 3, 5 and 5 for a policy of version 5; the replayed trajectory is not counted
     def sampled(*versions: int) -> Trajectory:
-        played = make_trajectory(["a"] * len(versions))
-        steps = zip(played.steps, versions, strict=True)
-        return replace(played, steps=tuple(replace(step, policy_version=version) for step, version in steps))
+        return with_exchanges(make_trajectory(["a"] * len(versions)), policy_version=versions)
 
     rows = [sampled(3, 5), sampled(5), sampled(0, 0)]
     assert step_lags(RolloutBatch(0, 5, [make_group(*rows, injected=(2,))])) == [2, 0, 0]

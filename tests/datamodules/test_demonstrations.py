@@ -161,12 +161,12 @@ def test_a_demonstration_has_the_form_of_a_sampled_trajectory(make_data, tiny_mo
         assert len(tokens.screenshots) == len(trajectory.steps)
         assert int(tokens.action_mask.sum()) == trajectory.action_tokens
         assert set(trajectory.screenshots) == {step.screenshot for step in trajectory.steps}
-        prompts = [step.prompt_ids for step in trajectory.steps]
+        prompts = [exchange.added_ids for exchange in trajectory.exchanges]
         assert prompts[0] == chat.first_prompt(Prompt.compact().messages(trajectory.instruction))
-        assert prompts[1:] == [chat.next_prompt(step.response_ids) for step in trajectory.steps[:-1]]
-        for step in trajectory.steps:
-            assert step.response_ids[-1] == chat.end_of_turn_id
-            assert chat.decode(step.response_ids) == step.response
+        assert prompts[1:] == [chat.next_prompt(each.response_ids) for each in trajectory.exchanges[:-1]]
+        for exchange, step in zip(trajectory.exchanges, trajectory.steps, strict=True):
+            assert exchange.response_ids[-1] == chat.end_of_turn_id
+            assert chat.decode(exchange.response_ids) == step.response
             assert parse_response(step.response).actions
 
 
@@ -278,7 +278,8 @@ def test_a_missing_model_is_made_from_the_texts_of_the_demonstrations_and_then_l
     data = set_up(make_data(model=tmp_path / "model"))
     chat = ChatTokenizer(tmp_path / "model")
     for trajectory in demonstrated(data).values():
-        assert all(len(step.response_ids) < len(step.response) / 2 for step in trajectory.steps)
+        pairs = zip(trajectory.exchanges, trajectory.steps, strict=True)
+        assert all(len(exchange.response_ids) < len(step.response) / 2 for exchange, step in pairs)
     assert Policy(tmp_path / "model").chat.end_of_turn_id == chat.end_of_turn_id
     written = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
     set_up(make_data(model=tmp_path / "model", seed=3))
@@ -399,7 +400,7 @@ RESPONSES = ("Action: click(start_box='(60,2)')", "Thought: a name\nAction: type
 
 
 def demonstration(responses=RESPONSES):
-    steps = tuple(Step(f"screen {number}", 140, 112, (), (), (), 0, text) for number, text in enumerate(responses))
+    steps = tuple(Step(f"screen {number}", 140, 112, text) for number, text in enumerate(responses))
     return Trajectory("demonstration-0/0/0", "t", "", "", 0, steps, Outcome.TERMINATED, 1.0, 0.0)
 
 

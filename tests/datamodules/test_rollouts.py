@@ -34,7 +34,7 @@ class Diary(RolloutCallback):
         self.taken = []
 
     def on_rollout_end(self, trainer, module, batch):
-        versions = sorted({step.policy_version for g in batch.groups for t in g.trajectories for step in t.steps})
+        versions = sorted({each.policy_version for g in batch.groups for t in g.trajectories for each in t.exchanges})
         self.events.append(("batch", batch.iteration, batch.policy_version, versions))
         self.taken.append([number_of(group) for group in batch.groups])
         self.ahead.append([number for number, *_ in trainer.datamodule.state_dict()["pending"]])

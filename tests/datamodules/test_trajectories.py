@@ -17,7 +17,8 @@ from arpo.agent.prompt import GRAMMARS
 from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError
-from arpo.rollout.curation.experience import longest_context, retokenize
+from arpo.models.tokenization import tokenize
+from arpo.rollout.curation.experience import retokenize
 from arpo.rollout.sampler import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
@@ -109,7 +110,7 @@ def test_an_episode_that_ended_otherwise_than_allowed_is_left_out(make_data, sou
 
 def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, chat, caplog):
     short, long = (replace(samples.trajectory(chat, seeds), id=f"0/0/{len(seeds)}") for seeds in ((0,), (0, 1)))
-    room = longest_context(retokenize(short, chat, COMPACT, None), chat) + 8
+    room = max(map(len, tokenize(retokenize(short, chat, COMPACT, None), chat))) + 8
     runtime = make_collector(start=False, max_tokens=8, max_context=room).runtime
     data = TrajectoryDataModule(runtime, source(short, long), every_episode, steps=1, batch_size=1)
     with caplog.at_level(logging.WARNING):
@@ -125,9 +126,9 @@ def test_episodes_of_another_tokenizer_are_told_anew_and_a_spelt_special_token_b
     odd = replace(odd, steps=(replace(odd.steps[0], response=text), *odd.steps[1:]))
     ((told,), (spelt,)) = make_data(source(scripted("0/0/0"), odd)).read()
     assert told == retokenize(scripted("0/0/0"), runtime.chat, runtime.prompt, None)
-    assert told.steps[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
-    assert runtime.chat.decode(spelt.steps[0].response_ids) == text
-    assert "<|im_end|>" in runtime.chat.decode(spelt.steps[0].prompt_ids)
+    assert told.exchanges[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
+    assert runtime.chat.decode(spelt.exchanges[0].response_ids) == text
+    assert "<|im_end|>" in runtime.chat.decode(spelt.exchanges[0].added_ids)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
+from tests.exchanges import in_turn
 
 INSTRUCTIONS = tuple(
     f"{verb} the {thing}."
@@ -32,8 +33,9 @@ def trajectory_of(request, response):
     (png,) = request.images
     key = screenshot_key(png)
     width, height = Image.open(io.BytesIO(png)).size
-    step = Step(key, width, height, request.prompt_ids, response.token_ids, response.logprobs, 0, "")
-    return Trajectory("asked", "asked", "", "", 0, (step,), Outcome.MAX_STEPS, 0.0, 0.0, {key: png})
+    record = in_turn([Step(key, width, height, "")], (request.prompt_ids, response.token_ids, response.logprobs))
+    ended = {"outcome": Outcome.MAX_STEPS, "task_reward": 0.0, "format_reward": 0.0, "screenshots": {key: png}}
+    return Trajectory("asked", "asked", "", "", 0, **record, **ended)
 
 
 def trainer_logprobs(policy, request, response):

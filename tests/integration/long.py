@@ -29,6 +29,7 @@ from arpo.models.tiny import VISION_SPREAD
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
+from tests.exchanges import in_turn
 from tests.inference.talk import questions, trajectory_of
 from tests.integration.parts import Recorder, train
 
@@ -127,11 +128,10 @@ def record(policy: Policy, screens: Mapping[str, bytes], responses: Sequence[tup
         policy.chat.first_prompt([{"role": "user", "content": asked}]),
         *map(policy.chat.next_prompt, responses),
     ]
-    steps = [
-        Step(key, WIDTH, HEIGHT, prompt, ids, (0.0,) * len(ids), 0, "")
-        for key, prompt, ids in zip(screens, prompts, responses, strict=False)
-    ]
-    return Trajectory("written", "slides", "", "", 0, tuple(steps), Outcome.MAX_STEPS, 0.0, 0.0, dict(screens))
+    turns = [(prompt, ids, (0.0,) * len(ids)) for prompt, ids in zip(prompts, responses, strict=False)]
+    record = in_turn([Step(key, WIDTH, HEIGHT, "") for key, _ in zip(screens, turns, strict=False)], *turns)
+    ended = {"outcome": Outcome.MAX_STEPS, "task_reward": 0.0, "format_reward": 0.0, "screenshots": dict(screens)}
+    return Trajectory("written", "slides", "", "", 0, **record, **ended)
 
 
 def answer_logprobs(policy: Policy, requests: Sequence[GenerateRequest], answers: Sequence[tuple[int, ...]]) -> Tensor:

@@ -92,7 +92,9 @@ def left_by_a_kill(run: Run, begin: Begin) -> dict[str, Trajectory]:
     begin(run)
     assert run.wait() == -signal.SIGKILL, run.said
     version = newest(run)
-    kept = {t.id: t for t in run.trajectories(range(30)) if all(step.policy_version <= version for step in t.steps)}
+    kept = {
+        t.id: t for t in run.trajectories(range(30)) if all(each.policy_version <= version for each in t.exchanges)
+    }
     assert any(int(id.split("/")[0]) >= version for id in kept)  # no update has learned from them
     return kept
 
@@ -135,7 +137,7 @@ def test_a_run_with_a_lag_loses_and_doubles_no_episode_and_no_step_lags_more_tha
     assert sum(record["visits"] for record in state["statistics"].values()) == ITERATIONS * 8 * 4
     assert state["pending"] == []
 
-    lags = {number - step.policy_version for number, ours in enumerate(played) for t in ours for step in t.steps}
+    lags = {number - each.policy_version for number, ours in enumerate(played) for t in ours for each in t.exchanges}
     assert lags == {0, 1}
     assert all(line["rollout/stale_groups"] == 0 for line in run.metrics[1:])
     # Old log-probabilities are recomputed, so those of the engine differ where it was one version behind.

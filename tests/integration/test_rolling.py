@@ -100,13 +100,13 @@ def test_no_request_is_lost_and_every_step_has_the_log_probabilities_of_its_vers
         if version > 0:
             module.load_state_dict(run.weights[version - 1], strict=False)  # what is tied has one of its names
         for trajectory in played:
-            if version not in {step.policy_version for step in trajectory.steps}:
+            if version not in {exchange.policy_version for exchange in trajectory.exchanges}:
                 continue
             loaded = store.load_screenshots(trajectory)
             rest = iter(sampled_logprobs(module, loaded))
-            for step in loaded.steps:
-                pairs = [(next(rest), sampled) for sampled in step.sampler_logprobs]
-                if step.policy_version == version:
+            for exchange in loaded.exchanges:
+                pairs = [(next(rest), sampled) for sampled in exchange.sampler_logprobs]
+                if exchange.policy_version == version:
                     seen[version] += 1
                     worst[version] = max(worst[version], *(abs(one - other) for one, other in pairs))
     assert sum(seen.values()) == steps

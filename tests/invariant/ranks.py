@@ -27,10 +27,12 @@ from arpo.methods.grpo import GRPO
 from arpo.methods.ppo import PPO
 from arpo.models.placement import full
 from arpo.models.policy import LoraSettings, Policy
+from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.replay import ReplayBuffer
 from arpo.types import RolloutBatch, Trajectory
+from tests.exchanges import windowed
 from tests.invariant.processes import on_ranks
 from tests.modules.conftest import quiet_trainer as quiet
 
@@ -186,7 +188,8 @@ def train(
         callbacks=[ReplayInjection(ReplayBuffer()), Result(f"{out}.{case}.{way}{ranks}"), *pulses(options), *extra],
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in extra),
     )
-    shown = [_shown_with(batch, options.get("image_window")) for batch in batches]
+    chat = ChatTokenizer(model)
+    shown = [_shown_with(batch, chat, options.get("image_window")) for batch in batches]
     trainer.fit(module, OnRankZero(shown), ckpt_path=resume)
 
 
@@ -214,10 +217,10 @@ def pulses(options: dict[str, Any]) -> list[L.Callback]:
     return [callback]
 
 
-def _shown_with(batch: RolloutBatch, image_window: int | None) -> RolloutBatch:
+def _shown_with(batch: RolloutBatch, chat: ChatTokenizer, image_window: int | None) -> RolloutBatch:
     """The batch as if the policy had seen so many screenshots at once."""
     groups = [
-        replace(group, trajectories=tuple(replace(each, image_window=image_window) for each in group.trajectories))
+        replace(group, trajectories=tuple(windowed(each, chat, image_window) for each in group.trajectories))
         for group in batch.groups
     ]
     return replace(batch, groups=groups)

@@ -8,24 +8,15 @@ from torch import Tensor
 
 from arpo.methods.method import TokenScores
 from arpo.types import Group, Outcome, Step, Task, Trajectory
+from tests.exchanges import in_turn
 
 
 def trajectory(screens: Sequence[str], task_reward: float, *, lengths: Sequence[int] = ()) -> Trajectory:
     """A trajectory that saw these screens; responses have one token, or as many as `lengths` says."""
-    steps = tuple(
-        Step(
-            screenshot=screen,
-            width=1,
-            height=1,
-            prompt_ids=(1,),
-            response_ids=(2,) * length,
-            sampler_logprobs=(0.0,) * length,
-            policy_version=0,
-            response="",
-        )
-        for screen, length in zip(screens, lengths or [1] * len(screens), strict=True)
-    )
-    return Trajectory("0/0/0", "task", "", "", 0, steps, Outcome.FINISHED, task_reward, 0.0)
+    turns = [((1,), (2,) * length, (0.0,) * length) for length in lengths or [1] * len(screens)]
+    record = in_turn([Step(screen, 1, 1, "") for screen in screens], *turns)
+    ended = (Outcome.FINISHED, task_reward, 0.0)
+    return Trajectory("0/0/0", "task", "", "", 0, record["steps"], *ended, record["exchanges"])
 
 
 def said(values: Sequence[Sequence[Tensor]]) -> list[list[TokenScores]]:

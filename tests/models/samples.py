@@ -12,6 +12,7 @@ from arpo.agent.prompt import Prompt
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
 from arpo.types import Outcome, Step, Trajectory
+from tests.exchanges import in_turn
 
 RESPONSES = (
     "Action: click(start_box='(10,20)')",
@@ -39,16 +40,18 @@ def trajectory(
     """Return an episode that shows the screenshots of these seeds; its first response is cut short if wanted."""
     shots = [screenshot(seed, *size) for seed in seeds]
     prompt = chat.first_prompt(Prompt.compact().messages(f"Click on button {seeds[0]}."))
-    steps = []
+    steps, turns = [], []
     for number, (key, _) in enumerate(shots):
         response = chat.encode_response(RESPONSES[(seeds[number] + number) % len(RESPONSES)])
         if cut and number == 0:
             response = response[:-1]
         logprobs = tuple(-0.5 - 0.01 * index for index in range(len(response)))
-        steps.append(Step(key, *size, prompt, response, logprobs, policy_version=0, response=chat.decode(response)))
+        steps.append(Step(key, *size, chat.decode(response)))
+        turns.append((prompt, response, logprobs))
         prompt = chat.next_prompt(response)
     name = f"0/0/{seeds[0]}"
-    return Trajectory(name, "t", "d", "", 0, tuple(steps), Outcome.FINISHED, 1.0, 0.0, screenshots=dict(shots))
+    ended = {"outcome": Outcome.FINISHED, "task_reward": 1.0, "format_reward": 0.0, "screenshots": dict(shots)}
+    return Trajectory(name, "t", "d", "", 0, **in_turn(steps, *turns), **ended)
 
 
 def prepare(chat: ChatTokenizer, *episodes: Trajectory) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:

@@ -17,6 +17,7 @@ from arpo.models.images import ImageProcessor
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.types import Outcome, Step, Trajectory
 from benchmarks.gpu_session.published import UnavailableError, write_companions
+from tests.exchanges import in_turn
 from tests.models.samples import screenshot
 
 pytestmark = pytest.mark.slow  # of the download
@@ -99,15 +100,17 @@ def processor(published):
 def played(chat, answers):
     """An episode with an answer to each of as many screenshots of 1080p, and its messages."""
     messages = Prompt.ui_tars().messages("Save the file 报告.txt.")
-    prompt, steps, shots = chat.first_prompt(messages), [], {}
+    prompt, steps, turns, shots = chat.first_prompt(messages), [], [], {}
     for number, text in enumerate(answers):
         key, png = screenshot(number, *SCREEN)
         ids = chat.encode_response(text)
         shots[key] = png
-        steps.append(Step(key, *SCREEN, prompt, ids, (-1.0,) * len(ids), 0, text))
+        steps.append(Step(key, *SCREEN, text))
+        turns.append((prompt, ids, (-1.0,) * len(ids)))
         prompt = chat.next_prompt(ids)
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": [{"type": "image"}]}]
-    trajectory = Trajectory("real", "real", "", "", 0, tuple(steps), Outcome.MAX_STEPS, 0.0, 0.0, shots)
+    ended = {"outcome": Outcome.MAX_STEPS, "task_reward": 0.0, "format_reward": 0.0, "screenshots": shots}
+    trajectory = Trajectory("real", "real", "", "", 0, **in_turn(steps, *turns), **ended)
     return trajectory, messages[:-1]
 
 

@@ -12,6 +12,7 @@ from arpo.agent.actions import Click, Drag, TypeText
 from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.errors import ConfigError
 from arpo.models.tokenization import BOX, ChatTokenizer, tokenize
+from tests.exchanges import windowed
 from tests.models.samples import trajectory
 
 QWEN_TEMPLATE = (
@@ -199,18 +200,18 @@ def test_sizes_follow_smart_resize(chat):
 def test_the_action_mask_is_true_exactly_on_sampled_tokens(chat):
     episode = trajectory(chat, (0, 1, 2), cut=True)
     (tokens,) = tokenize(episode, chat)
-    sampled = tuple(i for step in episode.steps for i in step.response_ids)
+    sampled = tuple(i for exchange in episode.exchanges for i in exchange.response_ids)
     assert tuple(tokens.input_ids[tokens.action_mask].tolist()) == sampled
     assert len(tokens.sampler_logprobs) == episode.action_tokens == len(sampled)
     assert tokens.sampler_logprobs[:2].tolist() == pytest.approx([-0.5, -0.51])
-    assert tokens.step_lengths == tuple(len(step.response_ids) for step in episode.steps)
+    assert tokens.step_lengths == tuple(len(exchange.response_ids) for exchange in episode.exchanges)
     # The cut response has no sampled end; the end that closes its turn belongs to the prompt.
     assert ((tokens.input_ids == chat.end_of_turn_id) & tokens.action_mask).sum() == 2
     # Each placeholder is as long as its screenshot.
     assert int(tokens.image_mask.sum()) == 60
     assert not (tokens.image_mask & tokens.action_mask).any()
     assert tokens.screenshots == tuple(step.screenshot for step in episode.steps)
-    ids = tuple(i for step in episode.steps for i in (*step.prompt_ids, *step.response_ids))
+    ids = tuple(i for each in episode.exchanges for i in (*each.added_ids, *each.response_ids))
     assert len(tokens) == chat.context_length(ids, [(112, 140)] * 3)
 
 
@@ -233,32 +234,28 @@ def test_a_window_is_the_template_rendered_without_the_screenshots_before_it(any
     tokenizer = AutoTokenizer.from_pretrained(any_directory)
     kept = [*messages, said[0], said[1], shot, said[2], shot]
     whole = tokenizer.apply_chat_template(kept, add_generation_prompt=True, tokenize=False)
-    seen = chat.windowed(prompts, 2)
+    seen = [*map(chat.without_screenshot, prompts[:2]), *prompts[2:]]
     ids = seen[0] + responses[0] + seen[1] + responses[1] + seen[2] + responses[2] + seen[3]
     assert ids == tuple(tokenizer(whole).input_ids)
     assert ids.count(chat.image_token_id) == 2
 
 
-def test_a_window_that_is_wide_enough_changes_no_prompt_and_another_keeps_the_end_of_a_response_that_was_cut(chat):
-    prompts = [step.prompt_ids for step in trajectory(chat, (0, 1, 2)).steps]
-    assert chat.windowed(prompts, None) == chat.windowed(prompts, 3) == chat.windowed(prompts, 9) == prompts
-    cut = chat.encode_response("Action: wait()")[:-1]
-    first = chat.first_prompt(Prompt.compact().messages("Click."))
-    after = chat.windowed([first, chat.next_prompt(cut), chat.next_prompt(())], 1)[1]
+def test_a_prompt_without_its_screenshot_keeps_the_end_of_a_response_that_was_cut(chat):
+    after = chat.without_screenshot(chat.next_prompt(chat.encode_response("Action: wait()")[:-1]))
     assert after[0] == chat.end_of_turn_id
     assert chat.image_token_id not in after
 
 
 def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(chat):
-    episode = replace(trajectory(chat, (0, 1, 2)), image_window=2)
+    episode = windowed(trajectory(chat, (0, 1, 2)), chat, 2)
     sequences = tokenize(episode, chat)
     shown = [tuple(step.screenshot for step in episode.steps[part]) for part in (slice(1), slice(2), slice(1, None))]
     assert [sequence.screenshots for sequence in sequences] == shown
-    for sequence, step in zip(sequences, episode.steps, strict=True):
-        assert tuple(sequence.input_ids[sequence.action_mask].tolist()) == step.response_ids
-        assert sequence.action_mask[-len(step.response_ids) :].all()
-        assert sequence.sampler_logprobs.tolist() == pytest.approx(list(step.sampler_logprobs))
-        assert sequence.step_lengths == (len(step.response_ids),)
+    for sequence, exchange in zip(sequences, episode.exchanges, strict=True):
+        assert tuple(sequence.input_ids[sequence.action_mask].tolist()) == exchange.response_ids
+        assert sequence.action_mask[-len(exchange.response_ids) :].all()
+        assert sequence.sampler_logprobs.tolist() == pytest.approx(list(exchange.sampler_logprobs))
+        assert sequence.step_lengths == (len(exchange.response_ids),)
         assert int(sequence.image_mask.sum()) == 20 * len(sequence.screenshots)
     text = chat.decode(sequences[2].input_ids.tolist())
     assert all(step.response in text for step in episode.steps)  # what was said stays, whatever was seen
@@ -266,16 +263,16 @@ def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(
 
 def test_records_that_do_not_match_are_refused(chat):
     episode = trajectory(chat, (5,))
-    (step,) = episode.steps
-    no_image = tuple(i for i in step.prompt_ids if i != chat.image_token_id)
-    sampled_image = (chat.image_token_id, *step.response_ids[1:])
-    for broken, message in [
-        (replace(step, prompt_ids=no_image), "1 screenshot but 0 image placeholders"),
-        (replace(step, sampler_logprobs=(0.0,)), r"response ids but 1 log-probabilities"),
-        (replace(step, response_ids=sampled_image), "never sampled"),
+    (exchange,) = episode.exchanges
+    no_image = tuple(i for i in exchange.added_ids if i != chat.image_token_id)
+    sampled_image = (chat.image_token_id, *exchange.response_ids[1:])
+    for exchanges, message in [
+        ([replace(exchange, added_ids=no_image)], "exchange 0: 1 pictures but 0 image placeholders"),
+        ([replace(exchange, response_ids=sampled_image)], "exchange 0: .* never sampled"),
+        ([], "'0/0/5' has no exchanges"),
     ]:
         with pytest.raises(ValueError, match=message):
-            tokenize(replace(episode, steps=(broken,)), chat)
+            tokenize(replace(episode, steps=(), exchanges=tuple(exchanges)), chat)
 
 
 def test_a_missing_directory_is_a_sentence_and_not_a_stack(tmp_path):

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader
 from arpo.methods.grpo import GRPO
 from arpo.models.collate import collate
 from arpo.models.policy import Policy
-from arpo.models.tokenization import tokenize
+from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.minibatch import Sample, samples_of
 from arpo.types import Group, RolloutBatch, Task, Trajectory
+from tests import exchanges
 from tests.models.samples import trajectory as sampled
 
 MakePolicy = Callable[[], Policy]
@@ -73,9 +74,9 @@ def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
     return make
 
 
-def windowed(group: Group, window: int | None = 1) -> Group:
+def windowed(group: Group, chat: ChatTokenizer, window: int | None = 1) -> Group:
     """The group with so many screenshots at once: of one, each step is a sequence."""
-    return replace(group, trajectories=tuple(replace(each, image_window=window) for each in group.trajectories))
+    return replace(group, trajectories=tuple(exchanges.windowed(each, chat, window) for each in group.trajectories))
 
 
 def samples(module: GRPOModule, *groups: Group) -> list[list[Sample]]:

@@ -15,6 +15,7 @@ from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from arpo.rollout.hooks import RolloutCallback
 from arpo.types import RolloutBatch
+from tests.exchanges import with_exchanges
 from tests.modules.conftest import (
     fit,
     logprobs_of,
@@ -304,7 +305,7 @@ def test_stored_old_logprobs_make_the_ratio_that_of_the_policy_that_sampled_it(m
     group = make_group(0.0, 1.0, injected=(1,))
     module = make_module(replayed_old_logprobs="stored")
     own, replayed = (torch.tensor(sampled_logprobs(module, each)) for each in group.trajectories)
-    stored = torch.tensor([p for step in group.trajectories[1].steps for p in step.sampler_logprobs])
+    stored = torch.tensor([p for each in group.trajectories[1].exchanges for p in each.sampler_logprobs])
     fit(module, [group])
     expected = torch.cat([torch.ones_like(own), (replayed - stored).exp()])
     assert sorted(module.last_update.ratios()) == pytest.approx(expected.sort().values.tolist(), rel=1e-4, abs=1e-4)
@@ -317,7 +318,7 @@ def test_only_what_was_just_sampled_is_compared_with_the_engine(make_module, mak
     fresh, gaps = make_group(0.0, 1.0), []
     module = make_module()
     for trajectory in fresh.trajectories:
-        theirs = (p for step in trajectory.steps for p in step.sampler_logprobs)
+        theirs = (p for exchange in trajectory.exchanges for p in exchange.sampler_logprobs)
         gaps += [abs(a - b) for a, b in zip(sampled_logprobs(module, trajectory), theirs, strict=True)]
     reported = metrics(fit(module, [fresh]))
     assert reported["engine/logprob_gap_max"] == pytest.approx(max(gaps), rel=1e-4)
@@ -332,10 +333,8 @@ def as_sampled(group, rows, shifts, **changes):
     members = []
     for trajectory, row, shift in zip(group.trajectories, rows, shifts, strict=True):
         said = iter((row.detach() + shift).tolist())
-        steps = [
-            replace(step, sampler_logprobs=tuple(next(said) for _ in step.response_ids)) for step in trajectory.steps
-        ]
-        members.append(replace(trajectory, steps=tuple(steps)))
+        logprobs = [[next(said) for _ in exchange.response_ids] for exchange in trajectory.exchanges]
+        members.append(with_exchanges(trajectory, sampler_logprobs=map(tuple, logprobs)))
     return replace(group, trajectories=tuple(members), **changes)
 
 
@@ -404,7 +403,7 @@ def trained_tokens(policy, group, keep_fraction):
     for trajectory in group.trajectories:
         batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
         (row,) = policy.action_logprobs(batch, with_entropy=True).entropy
-        parts = row.split([len(step.response_ids) for step in trajectory.steps])
+        parts = row.split(trajectory.trained_lengths)
         entropies.append([(part.mean().item(), len(part)) for part in parts])
     ranked = sorted(entropy for row in entropies for entropy, _ in row)
     place = (1 - keep_fraction) * (len(ranked) - 1)
@@ -477,13 +476,14 @@ def test_a_selection_and_a_correction_multiply(make_module, make_policy, make_gr
 def test_a_window_of_screenshots_makes_every_step_a_sequence_with_the_advantage_of_its_trajectory(
     make_module, make_policy, make_group
 ):
-    group, policy = windowed(make_group(1.0, 0.0)), make_policy()  # of 1 and 2 steps
+    policy = make_policy()
+    group = windowed(make_group(1.0, 0.0), policy.chat)  # of 1 and 2 steps
     rows = []
     for trajectory in group.trajectories:
         for tokens in tokenize(trajectory, policy.chat):
             output = policy.action_logprobs(collate([tokens], trajectory.screenshots, policy.images))
             rows.append(output.logprobs[output.mask])
-    assert [len(row) for row in rows] == [len(step.response_ids) for t in group.trajectories for step in t.steps]
+    assert [len(row) for row in rows] == [length for each in group.trajectories for length in each.trained_lengths]
     # Over steps [1, 0, 0]: μ = 1/3, σ = sqrt(2)/3: A = sqrt(2) and -1/sqrt(2); the mean is over three steps
     (-(2**0.5 * rows[0].mean() - 0.5**0.5 * (rows[1].mean() + rows[2].mean())) / 3).backward()
     assert_learns(make_module(estimator="step_grpo"), [group], policy)
@@ -493,7 +493,8 @@ def test_a_window_of_screenshots_makes_every_step_a_sequence_with_the_advantage_
 def test_a_step_that_is_a_sequence_and_not_selected_is_not_computed_again_and_changes_nothing(
     make_module, make_policy, make_group, monkeypatch, kl_coefficient
 ):
-    groups = [windowed(make_group(1.0, 0.0, 0.0, 1.0)), windowed(make_group(0.0, 1.0, first=4))]
+    chat = make_policy().chat
+    groups = [windowed(each, chat) for each in (make_group(1.0, 0.0, 0.0, 1.0), make_group(0.0, 1.0, first=4))]
     learned, rows = [], []
     options = {"minibatches": 2, "epochs": 2, "high_entropy_steps": 0.5, "reference": make_policy}
     options |= {"kl_coefficient": kl_coefficient, "optimizer": partial(torch.optim.SGD, lr=0.01)}

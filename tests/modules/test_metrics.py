@@ -1,6 +1,6 @@
 """The averages of an update, and its record of each token, against forwards of its own."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from arpo.models.policy import ActionLogprobs
 from arpo.modules.metrics import Averages, UpdateMeter
 from arpo.types import RolloutBatch
 from tests.callbacks.support import make_group, make_trajectory
+from tests.exchanges import with_exchanges
 from tests.modules.conftest import fit, logprobs_of, rows, windowed
 
 
@@ -58,8 +59,8 @@ class Row:
     start: int = 0
 
     @property
-    def key(self) -> tuple[int, int, int]:
-        return 0, self.member, self.start
+    def key(self) -> tuple[int, int, tuple[tuple[int, int]]]:
+        return 0, self.member, ((self.start, self.start + self.action_tokens),)
 
 
 ONE, TWO = Row(0, 2), Row(1, 1)
@@ -122,7 +123,7 @@ def test_tokens_stand_in_the_order_of_trajectories_and_steps_and_what_is_unknown
 
 
 def test_the_sequences_of_a_window_are_put_one_after_the_other():
-    steps = replace(make_trajectory(["a", "b"], id="3/0/0"), image_window=1)
+    steps = with_exchanges(make_trajectory(["a", "b"], id="3/0/0"), parent=(None, None))
     meter = UpdateMeter()
     for start, numbers in ((3, [4.0, 5.0, 6.0]), (0, [1.0, 2.0, 3.0])):
         meter.note([Row(0, 3, start=start)], entropy=torch.tensor([numbers]))
@@ -210,7 +211,7 @@ def test_a_group_without_a_signal_has_advantages_and_no_numbers(make_module, mak
 def test_a_window_has_a_sequence_a_step_and_each_is_recorded(make_module, make_group):
     group = make_group(1.0, 0.0)
     module = make_module(optimizer=SLOW)
-    fit(module, [windowed(group)])
+    fit(module, [windowed(group, module.policy.chat)])
     lengths = {(0, member): each.action_tokens for member, each in enumerate(group.trajectories)}
     assert {place: len(row[~row.isnan()]) for place, row in rows(module, "logprobs").items()} == lengths
 

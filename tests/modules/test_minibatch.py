@@ -27,7 +27,7 @@ def sample(length: int, *, actions: int = 2, advantage: float = 1.0) -> Sample:
     mask = torch.arange(length) >= length - actions
     nothing = torch.zeros(length, dtype=torch.bool)
     ids = torch.arange(length)
-    tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions), (actions,))
+    tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions), ((0, actions),))
     return Sample(tokens, {"screen": b"png"}, torch.full((actions,), advantage))
 
 
@@ -80,7 +80,7 @@ def test_a_group_in_which_somebody_has_an_advantage_stays_whole():
 
 
 def test_the_tokens_of_steps_that_are_left_out_are_marked():
-    tokens = replace(sample(6, actions=4).tokens, step_lengths=(1, 3))
+    tokens = replace(sample(6, actions=4).tokens, spans=((0, 1), (1, 4)))
     assert Sample(tokens, {}, torch.ones(4)).selected().tolist() == [1, 1, 1, 1]
     assert Sample(tokens, {}, torch.ones(4), trained=(False, True)).selected().tolist() == [0, 1, 1, 1]
 

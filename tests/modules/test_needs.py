@@ -50,7 +50,9 @@ def test_what_a_method_asks_for_is_that_of_a_forward_of_each_policy(
     make_module, make_policy, make_group, window, minibatches
 ):
     reference, teacher, policy = moved(make_policy(), 1), moved(make_policy(), 2), make_policy()
-    groups = [windowed(each, window) for each in (make_group(1.0, 0.0), make_group(0.0, 1.0, 1.0, first=4))]
+    groups = [
+        windowed(each, policy.chat, window) for each in (make_group(1.0, 0.0), make_group(0.0, 1.0, 1.0, first=4))
+    ]
     policies = {"reference": lambda: reference, "teacher": lambda: teacher}
     module = make_module(method=Asking(), minibatches=minibatches, **policies)
     fit(module, groups)
@@ -82,9 +84,10 @@ def test_nothing_is_brought_that_nothing_asks_for(make_module, make_group):
         assert not module.frozen
         assert (module.critic is None) == (not method.needs.values)
     assert not GRPO().needs.scores
-    assert (PPO().needs, DigiRL().needs) == (Needs(values=True), Needs(values=True))
+    assert PPO().needs == DigiRL().needs == Needs(values=True, steps=True)
     assert GRPO(kl_coefficient=0.1, entropy_coefficient=0.1).needs == Needs(reference=True, entropy=True)
-    assert UIS1().needs == Needs(step_rewards=True)
+    assert UIS1().needs == Needs(step_rewards=True, steps=True)
+    assert GRPO(estimator="step_grpo").needs == Needs(steps=True)
 
 
 def test_what_a_method_needs_and_the_run_has_not_is_refused(make_module, make_policy):
@@ -226,9 +229,9 @@ def test_a_first_update_teaches_the_critic_by_its_formula(
     make_module, make_group, window, micro_batch_tokens, selected
 ):
     """From V = 0 it is -1/N Σ_i mean_t R s, with s the state of a token, also of steps that are not selected."""
-    group = windowed(make_group(1.0, 0.0), window)
     method = Counting(high_entropy_steps=selected)
     module = make_module(method=method, critic_rate=0.5, micro_batch_tokens=micro_batch_tokens)
+    group = windowed(make_group(1.0, 0.0), module.policy.chat, window)
     means = []
     for trajectory in group.trajectories:
         rows = states_of(module.policy, trajectory)

@@ -20,6 +20,7 @@ from arpo.modules.offline.dpo import DPOModule
 from arpo.modules.offline.kto import KTOModule
 from arpo.modules.sft import SFTModule
 from arpo.run.loggers import JsonLinesLogger
+from tests.exchanges import answered, windowed, with_exchanges
 from tests.models import samples
 from tests.modules.conftest import fit, logprobs_of, metrics, quiet_trainer, weights
 
@@ -101,7 +102,7 @@ def assert_learns(module, batch, policy, loss):
 
 def test_a_trajectory_is_a_sequence_and_with_an_image_window_each_of_its_steps_is_one(loaded_policy, judged):
     one, two, three = judged(1.0, 0.0, 1.0)  # as many steps
-    data = Sequences.of([one, replace(three, image_window=1), two], loaded_policy.chat)
+    data = Sequences.of([one, windowed(three, loaded_policy.chat), two], loaded_policy.chat)
     assert data.owners.tolist() == [0, 1, 1, 1, 2]
     assert data.trajectories == 3
     learned = sum(int(tokens.action_mask.sum()) for tokens in data.tokenized)
@@ -203,8 +204,8 @@ def test_the_gradient_of_dpo_is_that_of_the_loss_computed_whole_whatever_the_mic
 
 def test_a_trajectory_with_an_image_window_counts_whole(make_preference, make_policy, judged):
     """It is a sequence a step; the loss is of the trajectory."""
-    batch = [replace(trajectory, image_window=1) for trajectory in judged(0.0, 1.0, 1.0, 0.0)][2:]
     policy, module = moved(make_policy()), make_preference(DPOModule)
+    batch = [windowed(trajectory, policy.chat) for trajectory in judged(0.0, 1.0, 1.0, 0.0)][2:]
     ratios = (likelihoods(policy, batch) - likelihoods(make_policy(), batch)).detach()
     moved(module.policy)
     found = metrics(fit(module, batch))
@@ -241,7 +242,7 @@ def test_the_gradient_of_kto_is_that_of_the_loss_computed_whole_whatever_the_mic
     batch = judged(1.0, 0.0, 0.0)
     policy, reference = moved(make_policy()), make_policy()
     pairs = [(batch[0], batch[2]), *zip(batch[1:], batch, strict=False)]
-    crossed = [mismatched(*pair, policy.chat.next_prompt) for pair in pairs]
+    crossed = [mismatched(*pair, answered(policy.chat)) for pair in pairs]
     with torch.no_grad():
         baseline = (likelihoods(policy, crossed) - likelihoods(reference, crossed)).mean().clamp(min=0)
         start = likelihoods(reference, batch)
@@ -256,26 +257,26 @@ def test_the_gradient_of_kto_is_that_of_the_loss_computed_whole_whatever_the_mic
 def test_a_mismatched_trajectory_sees_what_one_saw_and_says_what_another_said(loaded_policy, judged):
     chat = loaded_policy.chat
     _, one, other = judged(1.0, 1.0, 1.0)  # two steps and three
-    crossed = mismatched(one, other, chat.next_prompt)
+    crossed = mismatched(one, other, answered(chat))
     assert [step.screenshot for step in crossed.steps] == [step.screenshot for step in one.steps]
-    assert [step.response_ids for step in crossed.steps] == [step.response_ids for step in other.steps[:2]]
-    assert crossed.steps[0].prompt_ids == one.steps[0].prompt_ids
-    assert crossed.steps[1].prompt_ids == chat.next_prompt(other.steps[0].response_ids)
+    assert [each.response_ids for each in crossed.exchanges] == [each.response_ids for each in other.exchanges[:2]]
+    assert crossed.exchanges[0].added_ids == one.exchanges[0].added_ids
+    assert crossed.exchanges[1].added_ids == chat.next_prompt(other.exchanges[0].response_ids)
     (tokens,) = tokenize(crossed, chat)
-    assert int(tokens.action_mask.sum()) == sum(len(step.response_ids) for step in other.steps[:2])
-    assert len(mismatched(other, one, chat.next_prompt).steps) == 2
+    assert int(tokens.action_mask.sum()) == sum(other.trained_lengths[:2])
+    assert len(mismatched(other, one, answered(chat)).steps) == 2
 
 
 def with_responses(trajectory, *responses):
-    pairs = zip(trajectory.steps, responses, strict=True)
-    return replace(trajectory, steps=tuple(replace(step, response_ids=(*ids,)) for step, ids in pairs))
+    logprobs = [(0.0,) * len(ids) for ids in responses]
+    return with_exchanges(trajectory, response_ids=responses, sampler_logprobs=logprobs)
 
 
 def test_a_mismatch_is_the_nearest_one_before_that_said_something_else(judged):
     base = judged(1.0, 1.0)[1]  # of two steps
     a, b = with_responses(base, (1,), (2,)), with_responses(base, (1,), (3,))
     again = replace(a, id="stored again", task_reward=0.0)
-    short = replace(a, steps=a.steps[:1])  # says what all say, as far as it goes
+    short = replace(a, steps=a.steps[:1], exchanges=a.exchanges[:1])  # says what all say, as far as it goes
     for batch, expected in [
         ([a, b], [(a, b), (b, a)]),
         ([a, again, b], [(a, b), (again, b), (b, again)]),

@@ -19,6 +19,7 @@ from arpo.methods.ui_s1 import UIS1
 from arpo.methods.ui_tars2 import UITars2
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
+from tests.exchanges import answered
 from tests.modules.conftest import fit, logprobs_of, weights
 from tests.modules.test_grpo import as_sampled
 from tests.modules.test_needs import states_of
@@ -63,7 +64,7 @@ def surrogate(policy, trajectory, old, advantages):
 
 def of_steps(trajectory, steps):
     """One number a token of the numbers of a trajectory's steps."""
-    return torch.tensor(steps).repeat_interleave(torch.tensor([len(step.response_ids) for step in trajectory.steps]))
+    return torch.tensor(steps).repeat_interleave(torch.tensor(trajectory.trained_lengths))
 
 
 def check_slopes(make_module, policy, group, method, advantages, average, **options):
@@ -177,26 +178,23 @@ def test_an_update_of_distillation_is_the_slope_of_the_surrogate_of_the_divergen
 
 def corrected(chat, trajectory, *wrong):
     """The trajectory with an expert's answer in the place of some responses, as an episode would have gone on."""
-    steps, prompt_ids = [], trajectory.steps[0].prompt_ids
+    steps = []
     for number, step in enumerate(trajectory.steps):
         patch = "Action: click(start_box='(3,4)')" if number in wrong else ""
-        ids = chat.encode_response(patch) if patch else ()
-        reward = 0.55 if patch else 1.0
-        steps.append(replace(step, prompt_ids=prompt_ids, patch=patch, patch_ids=ids, reward=reward))
-        prompt_ids = chat.next_prompt(steps[-1].history_ids)
-    return replace(trajectory, steps=tuple(steps))
+        steps.append(replace(step, patch=patch, reward=0.55 if patch else 1.0))
+    return answered(chat)(replace(trajectory, steps=tuple(steps)), trajectory.exchanges)
 
 
 def sampled_logprobs(policy, trajectory):
     """Log-probabilities of each response, from a forward of its own over the context in which it was sampled."""
     rows = []
-    for number, step in enumerate(trajectory.steps):
-        before = [replace(each, response_ids=each.history_ids, patch_ids=()) for each in trajectory.steps[:number]]
-        before = [replace(each, sampler_logprobs=(0.0,) * len(each.response_ids)) for each in before]
-        read = replace(trajectory, steps=(*before, replace(step, patch_ids=())))
+    for number, exchange in enumerate(trajectory.exchanges):
+        ids, pictures = trajectory.context(number)
+        alone = replace(exchange, parent=None, added_ids=ids, pictures=pictures)
+        read = replace(trajectory, steps=(), exchanges=(alone,))
         batch = collate(tokenize(read, policy.chat), trajectory.screenshots, policy.images)
         output = policy.action_logprobs(batch)
-        rows.append(output.logprobs[output.mask][-len(step.response_ids) :])
+        rows.append(output.logprobs[output.mask])
     return rows
 
 
@@ -312,7 +310,7 @@ def test_an_update_of_digirl_is_the_slope_of_its_formula_for_policy_and_critic(m
     succeeded = torch.tensor([float(trajectory.task_reward) for trajectory in group.trajectories])
     best = max((1, 3), key=lambda member: 1 - first[member])  # 30 % of four are the best one and no other
     signs = [torch.zeros(len(rows)) for rows in states]
-    lengths = [len(step.response_ids) for step in group.trajectories[best].steps]
+    lengths = group.trajectories[best].trained_lengths
     values = critic(states[best]).detach().sigmoid()[:, 0]
     gains = [values[lengths[0]] - values[0] - 0.05 + 0.0 + 0.5, 0 - values[lengths[0]] - 0.05 + 1.0 + 1.0]
     signs[best] = torch.tensor([float(gain > 0) for gain in gains]).repeat_interleave(torch.tensor(lengths))

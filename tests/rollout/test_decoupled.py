@@ -207,7 +207,7 @@ def test_an_evaluation_and_the_training_that_goes_on_share_the_environments(chat
     result = evaluate_tasks(collector.runtime, TASKS, EvaluationSettings(rollouts_per_task=4), iteration=1)
     begun = lanes(engine)[before:]
     assert result.overall.episodes == 16
-    assert {step.policy_version for trajectory in result.trajectories for step in trajectory.steps} == {1}
+    assert {each.policy_version for trajectory in result.trajectories for each in trajectory.exchanges} == {1}
     during = begun[begun.index(True) : len(begun) - begun[::-1].index(True)]
     # They take turns. One of five of the training's goes to asking for the next group of four: 16 · 4 / 5 = 12.8.
     # How many it is exactly depends on the clock.
@@ -222,7 +222,7 @@ def test_an_evaluation_is_of_the_newest_policy_alone(chat, make_collector):
     for version in (1, 2):
         runtime.update_weights([], version)
     result = evaluate_tasks(runtime, TASKS, EvaluationSettings())
-    assert {step.policy_version for trajectory in result.trajectories for step in trajectory.steps} == {2}
+    assert {each.policy_version for trajectory in result.trajectories for each in trajectory.exchanges} == {2}
 
 
 def test_without_a_lag_it_is_the_synchronous_run_bit_for_bit(chat, make_collector):
@@ -417,7 +417,7 @@ def test_whatever_happens_when_nothing_is_stale_lost_or_counted_twice(chat, make
         for name, group in zip(names[iteration], batch.groups, strict=True):
             assert group.task.id == tasks[name]
             assert [t.id for t in group.trajectories] == [f"{name}/{n}" for n in range(len(group.trajectories))]
-            versions = [step.policy_version for t in group.trajectories for step in t.steps]
+            versions = [each.policy_version for t in group.trajectories for each in t.exchanges]
             assert iteration - lag <= min(versions) <= max(versions) <= iteration
 
     sizes = {name: 1 + (number + 1) % 3 for number, name in enumerate(asked)}

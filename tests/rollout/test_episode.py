@@ -49,6 +49,10 @@ class Played:
     def steps(self):
         return self.trajectory.steps
 
+    @property
+    def exchanges(self):
+        return self.trajectory.exchanges
+
 
 def solution(kind):
     desktop = FakeDesktop()
@@ -82,7 +86,7 @@ def test_what_was_sampled_with_a_window_is_trained_with_it_token_for_token(chat,
     texts = ["Action: wait()", "Thought:  two  spaces\nAction: wait( )", "Action: wait()", "Action: finished()"]
     played = Played(chat, texts, spec_of("type", image_window=window), prompt=prompt)
     assert played.trajectory.image_window == window
-    assert played.steps[0].prompt_ids == chat.first_prompt(prompt.messages(task("type").instruction))
+    assert played.exchanges[0].added_ids == chat.first_prompt(prompt.messages(task("type").instruction))
     assert set(played.engine.requests[-1].images) <= set(played.trajectory.screenshots.values())
     assert len(check_trained(played, chat)) == (1 if window is None else 4)
 
@@ -90,14 +94,17 @@ def test_what_was_sampled_with_a_window_is_trained_with_it_token_for_token(chat,
 def check_trained(played, chat):
     """Return the training sequences of an episode, in which each response follows what was read before it, once."""
     window, sequences = played.trajectory.image_window, tokenize(played.trajectory, chat)
-    owners = [tokens for tokens in sequences for _ in tokens.step_lengths]
-    for number, (request, step) in enumerate(zip(played.engine.requests, played.steps, strict=True)):
+    owners = [tokens for tokens in sequences for _ in tokens.spans]
+    for number, (request, exchange) in enumerate(zip(played.engine.requests, played.exchanges, strict=True)):
+        ids, pictures = played.trajectory.context(number)
+        assert ids == request.prompt_ids
+        assert [picture.key for picture in pictures] == [hashlib.sha256(png).hexdigest() for png in request.images]
         shown = played.steps[: number + 1] if window is None else played.steps[: number + 1][-window:]
         assert [hashlib.sha256(png).hexdigest() for png in request.images] == [each.screenshot for each in shown]
         asked, tokens = expanded(chat, request.prompt_ids, shown), owners[number]
-        answer = slice(len(asked), len(asked) + len(step.response_ids))
+        answer = slice(len(asked), len(asked) + len(exchange.response_ids))
         assert tokens.input_ids[: len(asked)].tolist() == asked
-        assert tuple(tokens.input_ids[answer].tolist()) == step.response_ids
+        assert tuple(tokens.input_ids[answer].tolist()) == exchange.response_ids
         assert tokens.action_mask[answer].all()
         assert tokens.screenshots[: len(shown)] == tuple(each.screenshot for each in shown)
     assert sum(int(tokens.action_mask.sum()) for tokens in sequences) == played.trajectory.action_tokens
@@ -244,7 +251,7 @@ def test_any_instruction_is_read_as_text(chat, text):
     (tokens,) = tokenize(played.trajectory, chat)
     assert int(tokens.image_mask.sum()) == 2 * chat.image_tokens(112, 84)
     start = chat.next_prompt(())[2]
-    assert played.steps[0].prompt_ids.count(start) == 2  # of the user's turn and of the answer
+    assert played.exchanges[0].added_ids.count(start) == 2  # of the user's turn and of the answer
 
 
 def test_several_actions_of_one_response_are_one_step(chat):
@@ -329,8 +336,9 @@ def test_a_cut_response_that_is_an_action_goes_on(chat):
     room = len(chat.encode_response(text)) - 1  # everything but the end of the turn
     played = Played(chat, [text] * 2, spec_of(max_tokens=room, max_steps=2))
     assert played.trajectory.outcome is Outcome.MAX_STEPS
-    assert played.steps[0].response_ids[-1] != chat.end_of_turn_id
-    assert played.steps[1].prompt_ids[0] == chat.end_of_turn_id
+    assert [exchange.finish for exchange in played.exchanges] == ["length"] * 2
+    assert played.exchanges[0].response_ids[-1] != chat.end_of_turn_id
+    assert played.exchanges[1].added_ids[0] == chat.end_of_turn_id
 
 
 def changing(chat, change):
@@ -343,15 +351,15 @@ def test_sampled_ids_stay_as_they_are_even_where_their_text_has_shorter_ones(cha
     assert len(ids) > len(chat.encode_response("Action: wait()"))
     engine = changing(chat, lambda response: replace(response, token_ids=ids, logprobs=(-1.0,) * len(ids)))
     played = Played(chat, [], spec_of(max_steps=2), engine=engine)
-    assert [step.response_ids for step in played.steps] == [ids, ids]
-    first = played.steps[0]
-    assert engine.requests[1].prompt_ids == (*first.prompt_ids, *ids, *played.steps[1].prompt_ids)
+    assert [exchange.response_ids for exchange in played.exchanges] == [ids, ids]
+    first, second = played.exchanges
+    assert engine.requests[1].prompt_ids == (*first.added_ids, *ids, *second.added_ids)
 
 
-@pytest.mark.parametrize("wrong", ["never sampled", "logprobs"])
+@pytest.mark.parametrize("wrong", ["never sampled", "0 log-probabilities"])
 def test_a_sampled_image_token_and_missing_logprobs_are_the_engines_failure(chat, wrong):
     def change(response):
-        if wrong == "logprobs":
+        if wrong != "never sampled":
             return replace(response, logprobs=())
         return replace(response, token_ids=(chat.image_token_id, *response.token_ids[1:]))
 

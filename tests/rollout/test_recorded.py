@@ -1,6 +1,5 @@
 """From the successes of a run to tasks, and episodes on them: what is read, trained and kept."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from arpo.envs.recorded import RecordedDesktop
 from arpo.errors import ConfigError
 from arpo.methods.kto import mismatched
 from arpo.models.tokenization import tokenize
-from arpo.rollout.curation.experience import longest_context, retokenize
+from arpo.rollout.curation.experience import retokenize
 from arpo.rollout.recorded import recorded_tasks
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
+from tests.exchanges import answered, windowed, with_exchanges
 from tests.rollout.test_episode import Played, check_trained, solution, spec_of
 from tests.rollout.trajectories import make_png, make_trajectory
 
@@ -57,18 +57,21 @@ def test_a_policy_that_repeats_a_recorded_success_succeeds_without_a_correction(
     assert [step.screenshot for step in played.steps] == [step.screenshot for step in recorded.steps]
     assert played.trajectory.last_screenshot == recorded.last_screenshot
     assert [step.reward for step in played.steps] == pytest.approx([1.0] * len(said))
-    assert not any(step.patch or step.patch_ids for step in played.steps)
+    assert not any(step.patch for step in played.steps)
 
 
 def test_later_responses_read_the_expert_s_answer_in_the_place_of_a_wrong_one(chat, store):
     said = solved(chat, store)
     played = replayed(chat, store.root, [said[0], WAIT, said[2]])
-    (first, wrong, last) = played.steps
+    (_, wrong, last) = played.steps
     text = chat.decode(chat.encode_response(render_response(next(iter([*solution("type")][1:])))))
     assert (wrong.response, wrong.action, wrong.patch) == (WAIT, "wait()", text)
-    assert wrong.patch_ids == chat.encode_response(wrong.patch)
-    context = (*first.prompt_ids, *first.response_ids, *wrong.prompt_ids, *wrong.patch_ids, *last.prompt_ids)
-    assert played.engine.requests[2].prompt_ids == context
+    one, two, three = played.exchanges
+    assert (one.parent, two.parent, three.parent) == (None, 0, 0)
+    corrected = (*two.added_ids, *chat.encode_response(wrong.patch), *chat.next_prompt(chat.encode_response(text)))
+    assert three.added_ids == corrected
+    assert [picture.key for picture in three.pictures] == [wrong.screenshot, last.screenshot]
+    assert played.engine.requests[2].prompt_ids == (*one.added_ids, *one.response_ids, *corrected)
     assert [step.reward for step in played.steps] == pytest.approx([1.0, 0.19, 1.0])
     assert (played.trajectory.task_reward, played.trajectory.outcome) == (pytest.approx(1 / 3), Outcome.FINISHED)
 
@@ -142,7 +145,6 @@ def test_every_response_is_trained_once_in_the_context_in_which_it_was_sampled(c
     assert [bool(step.patch) for step in played.steps] == [number in wrong for number in range(3)]
     sequences = check_trained(played, chat)
     assert len(sequences) == (3 if window is not None else 1 + len([number for number in wrong if number < 2]))
-    assert longest_context(played.trajectory, chat) == max(map(len, sequences))
     assert [sum(tokens.step_lengths) for tokens in sequences] == [int(each.action_mask.sum()) for each in sequences]
 
 
@@ -152,35 +154,27 @@ def test_a_corrected_episode_is_told_anew_with_its_corrections(chat, store, wind
     trajectory = replayed(chat, store.root, [said[0], WAIT, said[2]]).trajectory
     compact = Prompt.compact()
     assert retokenize(trajectory, chat, compact, None) is trajectory
-    foreign = replace(trajectory.steps[1], patch_ids=(1, 2))
-    lost = replace(trajectory, steps=(trajectory.steps[0], foreign, trajectory.steps[2]))
-    told = retokenize(lost, chat, compact, window)
-    assert [step.patch_ids for step in told.steps] == [step.patch_ids for step in trajectory.steps]
-    assert [step.prompt_ids for step in told.steps] == [step.prompt_ids for step in trajectory.steps]
+    first, wrong, last = trajectory.exchanges
+    foreign = replace(last, added_ids=(1, 2, *last.added_ids))
+    told = retokenize(replace(trajectory, exchanges=(first, wrong, foreign)), chat, compact, window)
+    expected = with_exchanges(trajectory, sampler_logprobs=[(0.0,) * length for length in trajectory.trained_lengths])
+    assert told == windowed(expected, chat, window)
 
 
-def test_a_corrected_episode_comes_back_from_the_disk_and_one_without_the_field_does_too(chat, store):
+def test_a_corrected_episode_comes_back_from_the_disk(chat, store):
     said = solved(chat, store)
-    trajectory = replayed(chat, store.root, [said[0], WAIT, said[2]]).trajectory
-    store.write(replace(trajectory, id="1/0/0"))
-    assert store.get("1/0/0").steps == trajectory.steps
-    path = store.root / "train" / "iteration_000001.jsonl"
-    line = path.read_text(encoding="utf-8")
-    for step in trajectory.steps:
-        mark = f', "patch": {json.dumps(step.patch)}, "patch_ids": {json.dumps(list(step.patch_ids))}'
-        assert mark in line
-        line = line.replace(mark, "", 1)
-    path.write_text(line, encoding="utf-8")
-    assert store.get("1/0/0").steps == tuple(replace(step, patch="", patch_ids=()) for step in trajectory.steps)
+    trajectory = replace(replayed(chat, store.root, [said[0], WAIT, said[2]]).trajectory, id="1/0/0")
+    store.write(trajectory)
+    assert store.get("1/0/0") == trajectory
 
 
 def test_a_mismatch_of_two_episodes_has_the_corrections_of_neither(chat, store):
     said = solved(chat, store)
     one = replayed(chat, store.root, [WAIT, *said[1:]]).trajectory
     other = replayed(chat, store.root, said).trajectory
-    crossed = mismatched(one, other, chat.next_prompt)
+    crossed = mismatched(one, other, answered(chat))
     assert len(tokenize(crossed, chat)) == 1
-    assert not any(step.patch or step.patch_ids for step in crossed.steps)
+    assert not any(step.patch for step in crossed.steps)
 
 
 def success(number, task="task", **changes):
@@ -210,7 +204,7 @@ def test_a_recording_without_a_last_screen_ends_with_the_screen_before_it(store)
 
 WRONG = {
     "were cut by a limit": lambda made: replace(made, outcome=Outcome.MAX_STEPS),
-    "were corrected by an expert": lambda made: with_step(made, patch="Action: wait()", patch_ids=(1,)),
+    "were corrected by an expert": lambda made: with_step(made, patch="Action: wait()"),
     "not one action": lambda made: with_step(made, action="wait()\nwait()"),
     "have a step that is not": lambda made: with_step(made, action="jump(high='1')"),
     "of another size": lambda made: with_step(made, width=5),

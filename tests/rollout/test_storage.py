@@ -27,6 +27,7 @@ from arpo.rollout.storage import (
     update_path,
     write_update,
 )
+from tests.exchanges import with_exchanges
 from tests.rollout.trajectories import make_trajectory
 
 
@@ -49,7 +50,7 @@ def test_a_trajectory_comes_back_to_the_last_bit(tmp_path, fsync):
     (stored,) = TrajectoryStore(tmp_path).read("train", 3)
     assert stored == trajectory
     assert stored.duration_s == trajectory.duration_s  # which equality leaves out
-    assert isinstance(stored.steps[0].response_ids, tuple)
+    assert isinstance(stored.exchanges[0].response_ids, tuple)
     assert not stored.screenshots
     assert store.load_screenshots(stored).screenshots == trajectory.screenshots
 
@@ -126,7 +127,7 @@ def test_truncation_takes_what_later_policies_and_later_evaluations_left(store):
     for name, version in (("3/0/0", 2), ("4/0/0", 3), ("4/0/1", 4), ("10/0/0", 3), ("11/0/0", 4)):
         store.write(make_trajectory(name, policy_version=version))
     mixed = make_trajectory("10/0/1", policy_version=3)
-    store.write(replace(mixed, steps=(mixed.steps[0], replace(mixed.steps[1], policy_version=4))))
+    store.write(with_exchanges(mixed, policy_version=(3, 4)))
     for name in ("eval-3/v/0/0", "eval-4/v/0/0"):
         store.write(make_trajectory(name, policy_version=9))
     store.truncate(3, 3)

@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 
 from arpo.types import Outcome, Step, Trajectory
+from tests.exchanges import in_turn
 
 
 def make_png(shade: int, size: tuple[int, int] = (4, 4)) -> bytes:
@@ -37,19 +38,10 @@ def make_trajectory(
         domain=domain,
         instruction="click “red” \ud83d",  # non-ASCII, and half a surrogate pair
         seed=seed,
-        steps=tuple(
-            Step(
-                screenshot=key,
-                width=4,
-                height=4,
-                prompt_ids=(1, 2, 3),
-                response_ids=(4, 151_645),
-                sampler_logprobs=(-0.1 - 0.2, -1e-17 / 3),  # not short in decimal
-                policy_version=policy_version,
-                response="Action: wait()\n",
-                action="wait()",
-            )
-            for key in keys[:-1]
+        **in_turn(
+            [Step(key, 4, 4, "Action: wait()\n", "wait()") for key in keys[:-1]],
+            # not short in decimal
+            *[((1, 2, 3), (4, 151_645), (-0.1 - 0.2, -1e-17 / 3), policy_version)] * steps,
         ),
         outcome=outcome,
         task_reward=task_reward,
@@ -63,8 +55,7 @@ def make_trajectory(
 def scripted(id: str, task_id: str = "open", **facts: Any) -> Trajectory:
     """A trajectory as a script leaves it: what was said, and no ids."""
     made = replace(make_trajectory(id, task_id=task_id, **facts), instruction="Click on the Save button.")
-    steps = [replace(step, prompt_ids=(), response_ids=(), sampler_logprobs=()) for step in made.steps]
-    return replace(made, steps=tuple(steps))
+    return replace(made, steps=tuple(replace(step, exchange=None) for step in made.steps), exchanges=())
 
 
 def odd_trajectories(id: str) -> list[Trajectory]:

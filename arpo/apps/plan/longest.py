@@ -106,7 +106,7 @@ class WorstCaseTrajectory:
             image_mask=ids == chat.image_token_id,
             screenshots=tuple(f"step {step}" for step in range(self.shown)),
             sampler_logprobs=torch.zeros(self.action_tokens),
-            step_lengths=(self.action_tokens,),
+            spans=((0, self.action_tokens),),
         )
 
     def minibatch(self, chat: ChatTokenizer, micro_batch_tokens: int) -> Minibatch:

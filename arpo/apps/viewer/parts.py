@@ -27,7 +27,7 @@ from arpo.rollout.storage import UpdateRecord
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Counts changes of the content of a chunk: chunks of another number are written again."""
 INJECTED, LEFT_OUT, PARSE_ERROR = 1, 2, 4
 """Bits of the flags of an episode in the index."""
@@ -176,9 +176,9 @@ def group_chunk(
             members.append(None)
             continue
         record = json.loads(line)
-        for step in record["steps"]:
-            ids.update(step["prompt_ids"], step["response_ids"])
-            shown.append(step["screenshot"])
+        for exchange in record["exchanges"]:
+            ids.update(exchange["added_ids"], exchange["response_ids"])
+        shown += [step["screenshot"] for step in record["steps"]]
         shown.append(str(record.get("last_screenshot", "")))
         members.append(
             {

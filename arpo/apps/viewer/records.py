@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from arpo.errors import ArpoError
+from arpo.rollout.old_records import in_todays_shape
 from arpo.rollout.storage import ID, UpdateRecord, natural_order, read_update
 from arpo.types import Trajectory
 
@@ -26,13 +27,13 @@ class Episode:
     """The facts of an episode that lists and tables need, and where the rest of it stands."""
 
     facts: Trajectory
-    """Its record without steps."""
+    """Its record without steps and exchanges."""
     split: str
     iteration: int
     steps: int
     tokens: int
     oldest: int
-    """The oldest policy version of a step."""
+    """The oldest policy version of a response."""
     newest: int
     parse_error: bool
     path: Path
@@ -127,12 +128,14 @@ class Records:
         return [self._name(path) for path, (_, (_, torn)) in self._files.known.items() if torn]
 
     def line(self, episode: Episode) -> bytes | None:
-        """Return the record of an episode as it was written; None where the file has changed meanwhile."""
+        """Return the line of an episode, in today's shape; None where the file has changed meanwhile."""
         try:
             with episode.path.open("rb") as file:
                 file.seek(episode.offset)
                 line = file.read(episode.length)
-            return line if json.loads(line)["id"] == episode.id else None
+            record = json.loads(line)
+            line = line if "exchanges" in record else json.dumps(in_todays_shape(record)).encode()
+            return line if record["id"] == episode.id else None
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
@@ -160,7 +163,7 @@ class Records:
 
 def read_episode(line: bytes, path: Path, offset: int) -> Episode:
     """Return the facts of a line of a trajectory store."""
-    record = msgspec.convert(json.loads(line.decode(), parse_constant=_refuse), Trajectory)
+    record = msgspec.convert(in_todays_shape(json.loads(line.decode(), parse_constant=_refuse)), Trajectory)
     if not math.isfinite(record.task_reward + record.format_reward):  # JSON has no infinity, but 1e999
         raise ValueError("Expected `float` of finite size for a reward")
     located = ID.fullmatch(record.id)
@@ -169,15 +172,14 @@ def read_episode(line: bytes, path: Path, offset: int) -> Episode:
     split, iteration = located["split"] or "train", int(located["iteration"])
     if (path.parent.name, path.stem) != (split, f"iteration_{iteration:06d}"):
         raise ValueError(f"{record.id!r} belongs into {split}/iteration_{iteration:06d}.jsonl")
-    versions = [step.policy_version for step in record.steps]
     return Episode(
-        replace(record, steps=()),
+        replace(record, steps=(), exchanges=()),
         split=split,
         iteration=iteration,
-        steps=len(versions),
-        tokens=sum(len(step.response_ids) for step in record.steps),
-        oldest=min(versions, default=0),
-        newest=max(versions, default=0),
+        steps=len(record.steps),
+        tokens=record.action_tokens,
+        oldest=record.policy_version,
+        newest=max((exchange.policy_version for exchange in record.exchanges), default=0),
         parse_error=any(step.parse_error for step in record.steps),
         path=path,
         offset=offset,

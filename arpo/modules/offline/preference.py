@@ -14,7 +14,8 @@ from arpo.methods.preference import Preference
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.modules.base import MakeOptimizer
 from arpo.modules.offline.base import OfflineModule, Sequences
-from arpo.types import Trajectory
+from arpo.rollout.conversation import with_answers
+from arpo.types import Exchange, Trajectory
 
 
 class PreferenceModule(OfflineModule):
@@ -52,7 +53,7 @@ class PreferenceModule(OfflineModule):
     def training_step(self, batch: Sequence[Trajectory], batch_idx: int) -> None:
         data = Sequences.of(batch, self.policy.chat)
         log_ratios = self.log_ratios(data).requires_grad_()
-        trajectories = self.objective.extra_trajectories(batch, self.policy.chat.next_prompt)
+        trajectories = self.objective.extra_trajectories(batch, self._answered)
         extra = self.log_ratios(Sequences.of(trajectories, self.policy.chat)) if trajectories else None
         loss, metrics = self.objective.loss(log_ratios, batch, extra)
         (weights,) = torch.autograd.grad(loss, log_ratios)
@@ -63,6 +64,10 @@ class PreferenceModule(OfflineModule):
 
         self.descend(data, weighted)
         self.finish({**metrics, "train/loss": loss.item()}, len(batch))
+
+    def _answered(self, trajectory: Trajectory, answers: Sequence[Exchange]) -> Trajectory:
+        first, window = trajectory.exchanges[0].added_ids, trajectory.image_window
+        return with_answers(trajectory, answers, self.policy.chat, first_prompt=first, image_window=window)
 
     def log_ratios(self, data: Sequences) -> Float[Tensor, " trajectories"]:
         """Return log π(y|x) - log π_ref(y|x) of each trajectory, summed over its tokens, without gradient."""

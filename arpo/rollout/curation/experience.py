@@ -4,6 +4,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from arpo.agent.matching import same_kind, same_point
@@ -11,10 +12,11 @@ from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.agent.ui_tars import parse_actions
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ActionParseError, ArpoError, ConfigError, EnvError
-from arpo.models.tokenization import ChatTokenizer, trained_spans
+from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.rollout.conversation import with_answers
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Group, Observation, Step, Task, Trajectory
+from arpo.types import Exchange, Group, Observation, Task, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +36,15 @@ def retokenize_for(runtime: RolloutRuntime, trajectory: Trajectory, store: Traje
     `store` has its screenshots; one that is lost is not looked at.
 
     Raises:
-        RetokenizationError: If it shows a picture that is no screenshot, if its responses name other points to this
-            policy than they clicked, or if it is longer than a context.
+        RetokenizationError: If it is of a foreign agent, if it shows a picture that is no screenshot, if its responses
+            name other points to this policy than they clicked, or if it is longer than a context.
     """
+    if trajectory.exchanges and not trajectory.has_a_step_an_exchange:
+        raise RetokenizationError("are of an agent whose requests are not steps of ours")
     _check_pictures(trajectory, store)
     _check_points(trajectory, runtime.chat, runtime.prompt)
     retokenized = retokenize(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
-    if longest_context(retokenized, runtime.chat) > (room := runtime.settings.max_context):
+    if max(map(len, tokenize(retokenized, runtime.chat))) > (room := runtime.settings.max_context):
         raise RetokenizationError(f"are longer than max_context={room}")
     return retokenized
 
@@ -83,41 +87,17 @@ def retokenize(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, imag
     their text: those of a script, or of a policy with another tokenizer, system prompt, template or image window.
     No engine sampled those ids after what this run's engine reads, and their log-probabilities are 0.
     """
-    prompt_ids = chat.first_prompt(prompt.messages(trajectory.instruction))
-    if trajectory.image_window == image_window and _matches_prompt(trajectory, chat, prompt_ids):
+    first, given = chat.first_prompt(prompt.messages(trajectory.instruction)), trajectory.exchanges
+    again = partial(with_answers, trajectory, chat=chat, first_prompt=first, image_window=image_window)
+    texts = [chat.decode(each.response_ids) for each in given]
+    if given and texts == [step.response for step in trajectory.steps] and again(given) == trajectory:
         return trajectory
-    steps: list[Step] = []
-    for step in trajectory.steps:
-        ids = chat.encode_response(step.response)
-        patch_ids = chat.encode_response(step.patch) if step.patch else ()
-        encoded = replace(step, prompt_ids=prompt_ids, response_ids=ids, patch_ids=patch_ids)
-        steps.append(replace(encoded, sampler_logprobs=(0.0,) * len(ids)))
-        prompt_ids = chat.next_prompt(encoded.history_ids)
-    return replace(trajectory, steps=tuple(steps), image_window=image_window)
-
-
-def _matches_prompt(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[int, ...]) -> bool:
-    for step in trajectory.steps:
-        if step.prompt_ids != prompt_ids or chat.decode(step.response_ids) != step.response:
-            return False
-        if step.patch and chat.encode_response(step.patch) != step.patch_ids:
-            return False
-        prompt_ids = chat.next_prompt(step.history_ids)
-    return True
-
-
-def longest_context(trajectory: Trajectory, chat: ChatTokenizer) -> int:
-    """Return the tokens of the longest context of a trajectory: of several, not always that of the last step."""
-    window = trajectory.image_window
-    lengths = []
-    for _, end in trained_spans(trajectory):
-        steps = trajectory.steps[:end]
-        prompts = chat.windowed([step.prompt_ids for step in steps], window)
-        responses = [*(step.history_ids for step in steps[:-1]), steps[-1].response_ids]
-        ids = [id for prompt, own in zip(prompts, responses, strict=True) for id in (*prompt, *own)]
-        shown = steps if window is None else steps[-window:]
-        lengths.append(chat.context_length(ids, [(step.width, step.height) for step in shown]))
-    return max(lengths)
+    versions = [each.policy_version for each in given] or [0] * len(trajectory.steps)
+    answers = [
+        Exchange(None, (), (), ids := chat.encode_response(step.response), (0.0,) * len(ids), version)
+        for step, version in zip(trajectory.steps, versions, strict=True)
+    ]
+    return again(answers)
 
 
 class ExperiencePool:
@@ -187,6 +167,6 @@ def _admitted(trajectory: Trajectory, origin: TrajectoryStore, runtime: RolloutR
     """Copy a trajectory into the run's store under a new id, and return it without screenshots."""
     whole = origin.load_screenshots(trajectory)
     # Its versions are those of another run: to this one it is as old as its first policy.
-    steps = tuple(replace(step, policy_version=0) for step in whole.steps)
-    runtime.store.write(replace(whole, id=id, steps=steps))
-    return replace(whole, id=id, steps=steps, screenshots={})
+    exchanges = tuple(replace(each, policy_version=0) for each in whole.exchanges)
+    runtime.store.write(replace(whole, id=id, exchanges=exchanges))
+    return replace(whole, id=id, exchanges=exchanges, screenshots={})

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from arpo.apps.dataset.card import STEP, TRAJECTORY, Census, data_card, row, trajectory_of
+from arpo.apps.dataset.card import EXCHANGE, STEP, TRAJECTORY, Census, data_card, row, trajectory_of
 from arpo.types import Outcome
 from tests.rollout.trajectories import make_trajectory
 
@@ -19,8 +19,10 @@ def test_a_row_has_every_column_and_the_pictures_inside():
     for step, found in zip(trajectory.steps, made["steps"], strict=True):
         assert found.keys() == STEP.keys()
         assert found["screenshot"]["bytes"] == trajectory.screenshots[step.screenshot]
-        assert found["response_ids"] == [4, 151_645]
-        assert found["sampler_logprobs"] == list(step.sampler_logprobs)  # to the last bit
+    for exchange, found in zip(trajectory.exchanges, made["exchanges"], strict=True):
+        assert found.keys() == EXCHANGE.keys()
+        assert tuple(found["response_ids"]) == (4, 151_645)
+        assert tuple(found["sampler_logprobs"]) == exchange.sampler_logprobs  # to the last bit
     assert made["last_screenshot"]["path"] == f"{trajectory.last_screenshot}.png"
     assert row(replace(trajectory, last_screenshot=""))["last_screenshot"] is None  # it was not taken
     assert row(make_trajectory())["instruction"] == "click “red” ?"  # half a surrogate pair

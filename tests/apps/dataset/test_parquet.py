@@ -37,8 +37,9 @@ def test_what_was_stored_is_what_is_read_back(run, tmp_path, monkeypatch):
         assert (row["task_reward"], row["seed"], row["outcome"]) == (stored.task_reward, stored.seed, "finished")
         for step, told in zip(stored.steps, row["steps"], strict=True):
             assert told["screenshot"]["bytes"] == stored.screenshots[step.screenshot]
-            assert tuple(told["sampler_logprobs"]) == step.sampler_logprobs
-            assert tuple(told["response_ids"]) == step.response_ids
+        for exchange, told in zip(stored.exchanges, row["exchanges"], strict=True):
+            assert tuple(told["sampler_logprobs"]) == exchange.sampler_logprobs
+            assert tuple(told["response_ids"]) == exchange.response_ids
     features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
     assert features["last_screenshot"] == {"_type": "Image"}
     assert pq.read_table(tmp_path / "made" / "data" / "eval.parquet").num_rows == 1

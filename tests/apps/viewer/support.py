@@ -19,6 +19,7 @@ from arpo.apps.viewer.site import Site
 from arpo.envs.miniwob.chromium import Browser
 from arpo.rollout.storage import TrajectoryStore, UpdatedGroup, UpdateRecord, write_update
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
+from tests.exchanges import in_turn
 from tests.rollout.trajectories import make_trajectory
 
 PATIENCE_S = 30.0
@@ -54,23 +55,14 @@ def make_episode(
 ) -> Trajectory:
     pngs = [make_png(len(action) + 7 * number, size) for number, action in enumerate(["", *actions])]
     keys = [screenshot_key(png) for png in pngs]
-    steps = tuple(
-        Step(
-            screenshot=key,
-            width=size[0],
-            height=size[1],
-            prompt_ids=(5, 6, 7),
-            response_ids=(8, 9, 10 + number),
-            sampler_logprobs=(-0.1 - number, -0.2, -1e-9),
-            policy_version=version,
-            response=response.replace("{action}", action),
-            action=action,
-        )
-        for number, (key, action) in enumerate(zip(keys, actions, strict=False))
-    )
+    steps = [
+        Step(key, *size, response.replace("{action}", action), action)
+        for key, action in zip(keys, actions, strict=False)
+    ]
+    turns = [((5, 6, 7), (8, 9, 10 + number), (-0.1 - number, -0.2, -1e-9), version) for number in range(len(actions))]
     usual = {"instruction": "Press the button.", "seed": 2**62 + 1, "screenshots": dict(zip(keys, pngs, strict=True))}
     made = make_trajectory(id, task_id=task_id, domain=task_id.split("/", maxsplit=1)[0])
-    return replace(made, steps=steps, last_screenshot=keys[-1], **(usual | facts))
+    return replace(made, last_screenshot=keys[-1], **(in_turn(steps, *turns) | usual | facts))
 
 
 def make_group(iteration: int, number: int, *rewards: float, **facts: Any) -> list[Trajectory]:

@@ -1,13 +1,13 @@
 """Episodes and updates read from disk while a run writes them, and the groups that they stand in."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from arpo.apps.viewer.records import Records, Updates, read_episode, show_groups
 from arpo.rollout.storage import TrajectoryStore, update_path
 from tests.apps.viewer.support import make_episode, make_group, small_run, write_numbers, write_run
+from tests.exchanges import with_exchanges
 
 
 @pytest.fixture
@@ -38,8 +38,7 @@ def test_the_facts_of_an_episode_are_those_of_its_record_its_policies_and_of_one
         assert getattr(episode.facts, name) == getattr(kept, name)
     assert (episode.facts.outcome, episode.steps, episode.tokens) == ("terminated", 2, 6)
     assert json.loads(records.line(episode))["id"] == "0/0/1"
-    episode = make_episode("0/0/2", version=4)
-    store.write(replace(episode, steps=(episode.steps[0], replace(episode.steps[1], policy_version=7))))
+    store.write(with_exchanges(make_episode("0/0/2"), policy_version=(4, 7)))
     store.write(make_episode("0/0/3", actions=()))
     store.write(make_episode("0/0/1", task_reward=0.5))
     records = read(store)

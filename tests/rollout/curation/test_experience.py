@@ -11,6 +11,7 @@ from arpo.models.tokenization import tokenize
 from arpo.rollout.curation.experience import ExperiencePool, retokenize
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task, screenshot_key
+from tests.exchanges import windowed, with_exchanges
 from tests.rollout.conftest import COMPACT
 from tests.rollout.trajectories import make_png, odd_trajectories, scripted
 
@@ -71,17 +72,17 @@ def test_what_is_taken_stands_in_the_run_s_own_store_with_its_screenshots(runtim
 
 def test_a_scripted_success_is_told_as_the_policy_would_have_told_it(runtime, store, chat):
     (taken,) = moved(runtime, store(scripted("demonstration-0/0/0")))["open"]
-    first, second = taken.steps
-    assert first.prompt_ids == chat.first_prompt(runtime.prompt.messages("Click on the Save button."))
+    first, second = taken.exchanges
+    assert first.added_ids == chat.first_prompt(runtime.prompt.messages("Click on the Save button."))
     assert first.response_ids == chat.encode_response("Action: wait()\n")
-    assert second.prompt_ids == chat.next_prompt(first.response_ids)
+    assert second.added_ids == chat.next_prompt(first.response_ids)
     assert first.sampler_logprobs == (0.0,) * len(first.response_ids)
 
 
 def test_a_success_longer_than_the_context_is_left_out(make_collector, store, chat, caplog):
     short, long = scripted("0/0/0", steps=1), scripted("0/0/1", steps=3)
-    told = retokenize(short, chat, COMPACT, None).steps[0]
-    tokens = len(told.prompt_ids) - 1 + chat.image_tokens(4, 4) + len(told.response_ids)
+    told = retokenize(short, chat, COMPACT, None).exchanges[0]
+    tokens = len(told.added_ids) - 1 + chat.image_tokens(4, 4) + len(told.response_ids)
     runtime = make_collector(start=False, max_tokens=8, max_context=tokens).runtime
     with caplog.at_level(logging.WARNING):
         assert [len(t.steps) for t in moved(runtime, store(short, long))["open"]] == [1]
@@ -93,10 +94,10 @@ def test_a_success_that_spells_a_special_token_is_told_by_its_letters(runtime, s
     odd = scripted("0/0/1", steps=1)
     odd = replace(odd, instruction="Type <|image_pad|>", steps=(replace(odd.steps[0], response=text),))
     (taken,) = moved(runtime, store(odd))["open"]
-    (step,) = taken.steps
-    assert chat.decode(step.response_ids) == text
-    assert step.response_ids.count(chat.end_of_turn_id) == 1
-    assert "<|image_pad|>" in chat.decode(step.prompt_ids)
+    (exchange,) = taken.exchanges
+    assert chat.decode(exchange.response_ids) == text
+    assert exchange.response_ids.count(chat.end_of_turn_id) == 1
+    assert "<|image_pad|>" in chat.decode(exchange.added_ids)
     tokenize(taken, chat)
 
 
@@ -162,26 +163,29 @@ def told(chat):
 
 def test_ids_that_an_engine_sampled_stay_as_they_are(chat, told):
     cut = chat.encode_response("Action: wait()\n")[:-1]  # without the end of the turn, as when a limit cut it
-    first = replace(told.steps[0], response_ids=cut, sampler_logprobs=(-0.5,) * len(cut))
-    second = replace(told.steps[1], prompt_ids=chat.next_prompt(cut))
-    sampled = replace(told, steps=(first, second))
+    first = replace(told.exchanges[0], response_ids=cut, sampler_logprobs=(-0.5,) * len(cut), finish="length")
+    second = replace(told.exchanges[1], added_ids=chat.next_prompt(cut))
+    sampled = replace(told, exchanges=(first, second))
     assert retokenize(sampled, chat, COMPACT, None) is sampled
 
 
 @pytest.mark.parametrize("foreign", ["prompt", "response", "glue"])
 def test_ids_of_another_prompt_or_tokenizer_are_not_trusted(chat, told, foreign):
-    first, second = told.steps
-    steps = {
-        "prompt": (replace(first, prompt_ids=(1, *first.prompt_ids)), second),
-        "response": (replace(first, response_ids=first.response_ids[1:]), second),
-        "glue": (first, replace(second, prompt_ids=(*second.prompt_ids, 1))),
+    first, second = told.exchanges
+    exchanges = {
+        "prompt": (replace(first, added_ids=(1, *first.added_ids)), second),
+        "response": (
+            replace(first, response_ids=first.response_ids[1:], sampler_logprobs=first.sampler_logprobs[1:]),
+            second,
+        ),
+        "glue": (first, replace(second, added_ids=(*second.added_ids, 1))),
     }[foreign]
-    assert retokenize(replace(told, steps=steps), chat, COMPACT, None) == told
+    assert retokenize(replace(told, exchanges=exchanges), chat, COMPACT, None) == told
 
 
 def test_ids_that_were_sampled_after_another_image_window_are_not_trusted(chat, told):
-    steps = [replace(step, sampler_logprobs=(-0.5,) * len(step.response_ids)) for step in told.steps]
-    again = retokenize(replace(told, steps=tuple(steps)), chat, COMPACT, 1)
-    assert again == replace(told, image_window=1)
-    assert again.steps[0].sampler_logprobs == told.steps[0].sampler_logprobs  # 0: nobody sampled them so
+    logprobs = [(-0.5,) * len(exchange.response_ids) for exchange in told.exchanges]
+    again = retokenize(with_exchanges(told, sampler_logprobs=logprobs), chat, COMPACT, 1)
+    assert again == windowed(told, chat)
+    assert again.exchanges[0].sampler_logprobs == told.exchanges[0].sampler_logprobs  # 0: nobody sampled them so
     assert retokenize(again, chat, COMPACT, 1) is again

@@ -75,7 +75,7 @@ function answer(member, step) {
 // --- tokens --------------------------------------------------------------------------------------------------------
 
 function tokens(run, row, member, step, by) {
-  const ids = member.steps[step].response_ids;
+  const ids = member.exchange(step).response_ids;
   const values = ids.map((_, at) => member.value(by, step, at));
   const { scale } = MEASURES[by];
   const { shade, ends } = SCALES[scale](member, by);
@@ -115,7 +115,7 @@ const SCALES = {
   entropy: () => ({ shade: (value) => ["low", Math.sqrt(Math.min(1, value / 3))], ends: ["0", "≥ 3"] }),
   ratio: (member, by) => {
     let most = 0.001;
-    member.steps.forEach((each, step) => each.response_ids.forEach((_, at) => {
+    member.steps.forEach((_, step) => member.exchange(step).response_ids.forEach((_id, at) => {
       const change = Math.abs(Math.log(member.value(by, step, at)));
       if (Number.isFinite(change)) most = Math.max(most, change);
     }));
@@ -125,7 +125,7 @@ const SCALES = {
 };
 
 function numbersOf(member, step, at) {
-  const id = member.steps[step].response_ids[at];
+  const id = member.exchange(step).response_ids[at];
   const rows = Object.keys(MEASURES).filter((name) => member.knows(name)).map((name) => {
     const value = member.value(name, step, at);
     return h("tr", { "data-name": name }, h("th", {}, MEASURES[name].name), h("td", {}, Number.isFinite(value) ? value.toFixed(7) : "not computed"));
@@ -145,8 +145,8 @@ function onDemand(title, make) {
 }
 
 function prompt(member, step) {
-  return onDemand("Prompt", () => h("div", {}, member.steps.slice(0, step + 1).map(({ prompt_ids: ids }, at) =>
-    h("pre", { class: at === step ? "" : "before" }, said(ids.map((id) => member.word(id)).join(""))))));
+  return onDemand("Prompt", () => h("div", {}, member.path(step).map(({ added_ids: ids }, at, path) =>
+    h("pre", { class: at + 1 === path.length ? "" : "before" }, said(ids.map((id) => member.word(id)).join(""))))));
 }
 
 function raw(member) {

@@ -100,16 +100,31 @@ class Member {
     this.words = chunk.vocabulary;
     this.numbers = new Map(stored.numbers.map(([name, packed]) => [name, floats(packed)]));
     this.steps = this.record.steps;
+    this.exchanges = this.record.exchanges;
+  }
+
+  // The exchange whose response a step is; a script has none.
+  exchange(step) { return this.exchanges[this.steps[step].exchange] || { parent: null, added_ids: [], response_ids: [], sampler_logprobs: [] }; }
+
+  // The exchanges of the conversation that a step ends, as far as they are known.
+  path(step) {
+    const found = [];
+    for (let at = this.exchange(step); at; at = this.exchanges[at.parent]) found.unshift(at);
+    return found;
   }
 
   picture(key) { return this.pictures.get(key) || ["", false]; }
   word(id) { return this.words.has(id) ? this.words.get(id) : `⟨${id}⟩`; }
 
-  // The number of the first token of a step among those of the episode.
-  offset(step) { return this.steps.slice(0, step).reduce((sum, each) => sum + each.response_ids.length, 0); }
+  // The number of the first token of a step among those of the episode that may be learned from.
+  offset(step) {
+    return this.exchanges.slice(0, this.steps[step].exchange).reduce((sum, each) => sum + (each.trained ? each.delivered ?? each.response_ids.length : 0), 0);
+  }
 
   value(name, step, token) {
-    if (name === "sampler") return this.steps[step].sampler_logprobs[token];
+    const { response_ids: ids, sampler_logprobs: logprobs, trained, delivered } = this.exchange(step);
+    if (name === "sampler") return logprobs[token];
+    if (!trained || token >= (delivered ?? ids.length)) return NaN;
     const at = this.offset(step) + token;
     const value = (from) => (this.numbers.has(from) ? this.numbers.get(from)[at] : NaN);
     if (name === "ratio") return Math.exp(value("logprobs") - value("old_logprobs"));
@@ -120,7 +135,7 @@ class Member {
   // By how much the update raised the log-probability of all that was said; null where nobody asked after it.
   get gained() {
     if (!this.knows("after_ratio")) return null;
-    const changes = this.steps.flatMap((each, step) => each.response_ids.map((_, at) => Math.log(this.value("after_ratio", step, at))));
+    const changes = this.steps.flatMap((_, step) => this.exchange(step).response_ids.map((_id, at) => Math.log(this.value("after_ratio", step, at))));
     return changes.filter(Number.isFinite).reduce((sum, change) => sum + change, 0);
   }
 
