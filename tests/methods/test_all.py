@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from arpo.errors import ConfigError
 from arpo.methods.c3po import C3PO
 from arpo.methods.cispo import CISPO
 from arpo.methods.computer_rl import ComputerRL
@@ -26,6 +27,7 @@ from arpo.replay import ReplayBuffer
 from arpo.run.build import build, compose
 from arpo.types import Group, Task, Trajectory
 from tests.methods.conftest import trajectory
+from tests.rollout.trajectories import foreign
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -103,6 +105,25 @@ def test_a_group_that_failed_as_a_whole_teaches_nothing(method):
         pytest.skip("it learns from the scores of tokens")
     group = Group(Task("task", ""), tuple(trajectory("ab" * count, 0.0) for count in (1, 2, 3)))
     assert not any(credit.advantages.any() for credit in method.credits([group])[0])
+
+
+def test_a_method_that_credits_steps_says_so_and_others_take_any_tree(method):
+    """Two actions were one response, and other responses no action."""
+    odd = replace(foreign(), id="odd")
+    silent = replace(odd, steps=(), task_reward=0.0)
+    groups = [Group(Task("task", ""), (odd, silent))]
+    scores = scores_of(groups) if method.needs.scores else None
+    if method.needs.steps:
+        with pytest.raises(ConfigError, match="'odd' has 3 steps and 6 exchanges, which must be one and the same"):
+            method.checked_credits(groups, scores)
+        return
+    (row,) = method.checked_credits(groups, scores)
+    assert [len(credit.advantages) for credit in row] == [7, 7]
+
+
+def test_an_episode_without_a_step_earns_what_its_task_is_worth():
+    silent = replace(foreign(), steps=(), format_reward=-1.0)
+    assert PPO(format_weight=0.25).rewards(Group(Task("task", ""), (silent,))).tolist() == [0.75]  # 1 - 0.25
 
 
 EARNED = dict.fromkeys(("grpo", "cispo", "distillation", "spa", "c3po"), 0.0) | {"computer_rl": 0.5}

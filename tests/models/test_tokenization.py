@@ -14,6 +14,7 @@ from arpo.errors import ConfigError
 from arpo.models.tokenization import BOX, ChatTokenizer, tokenize
 from tests.exchanges import windowed
 from tests.models.samples import trajectory
+from tests.rollout.trajectories import foreign
 
 QWEN_TEMPLATE = (
     "{% set image_count = namespace(value=0) %}{% for message in messages %}"
@@ -259,6 +260,22 @@ def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(
         assert int(sequence.image_mask.sum()) == 20 * len(sequence.screenshots)
     text = chat.decode(sequences[2].input_ids.tolist())
     assert all(step.response in text for step in episode.steps)  # what was said stays, whatever was seen
+
+
+def test_a_tree_is_a_sequence_a_path_in_which_each_response_is_trained_once(chat):
+    """Two pictures in a turn and none, a second answer, one that was cut, and two that are not trained."""
+    image, size = chat.image_token_id, (112, 140)  # of 20 tokens
+    made = foreign(size, image)
+    first, second = tokenize(made, chat)
+    asked = [1, *[image] * 20, 2, *[image] * 20, 3]
+    assert first.input_ids.tolist() == [*asked, 40, 41, 8, 46]
+    assert first.input_ids[first.action_mask].tolist() == [40, 41, 46]
+    assert second.input_ids.tolist() == [*asked, 40, 41, 8, 43, 44, 13, *[image] * 20, 47, 48]
+    assert second.input_ids[second.action_mask].tolist() == [43, 44, 47, 48]  # not 45, which is behind a stop
+    assert [len(tokens.screenshots) for tokens in (first, second)] == [2, 3]
+    assert second.sampler_logprobs.tolist() == pytest.approx([-0.9, -1.0, -1.4, -1.5])
+    assert (first.spans, second.spans) == (((0, 2), (4, 5)), ((2, 4), (5, 7)))
+    assert second.step_lengths == (2, 2)
 
 
 def test_records_that_do_not_match_are_refused(chat):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from arpo.types import RolloutBatch
 from tests.callbacks.support import make_group, make_trajectory
 from tests.exchanges import with_exchanges
 from tests.modules.conftest import fit, logprobs_of, rows, windowed
+from tests.rollout.trajectories import foreign
 
 
 def test_a_mean_is_weighted_a_total_adds_up_a_maximum_keeps_the_largest_and_a_mean_of_nothing_is_left_out():
@@ -129,6 +131,16 @@ def test_the_sequences_of_a_window_are_put_one_after_the_other():
         meter.note([Row(0, 3, start=start)], entropy=torch.tensor([numbers]))
     record = meter.record(RolloutBatch(3, 3, [make_group(steps)]), [[Credit(torch.zeros(6))]])
     assert record.numbers["entropy"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_the_tokens_of_paths_that_interleave_stand_in_the_order_of_their_exchanges():
+    meter, made = UpdateMeter(), foreign()
+    for spans, numbers in ((((2, 4), (5, 7)), [2.0, 3.0, 5.0, 6.0]), (((0, 2), (4, 5)), [0.0, 1.0, 4.0])):
+        place = SimpleNamespace(key=(0, 0, spans), filler=False, action_tokens=len(numbers))
+        meter.note([place], entropy=torch.tensor([numbers]))
+    record = meter.record(RolloutBatch(3, 3, [make_group(made)]), [[Credit(torch.zeros(7))]])
+    assert record.numbers["entropy"].tolist() == list(range(7))
+    assert meter.by_trajectory("entropy")[0, 0].tolist() == list(range(7))
 
 
 def test_collecting_asks_the_device_for_no_number():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from arpo.methods.method import Credit
 from arpo.models.policy import Policy
 from arpo.models.tokenization import TokenizedTrajectory
 from arpo.modules.grpo import visual_sizes
@@ -83,6 +84,14 @@ def test_the_tokens_of_steps_that_are_left_out_are_marked():
     tokens = replace(sample(6, actions=4).tokens, spans=((0, 1), (1, 4)))
     assert Sample(tokens, {}, torch.ones(4)).selected().tolist() == [1, 1, 1, 1]
     assert Sample(tokens, {}, torch.ones(4), trained=(False, True)).selected().tolist() == [0, 1, 1, 1]
+
+
+def test_a_sequence_gets_its_part_of_a_credit_wherever_its_responses_stand():
+    tokens = replace(sample(6, actions=3).tokens, spans=((0, 2), (4, 5)))
+    credit = Credit(torch.arange(7.0), 10 * torch.arange(7.0))
+    learned = Sample(tokens, {}, torch.zeros(3), group=1, member=2).credited(credit)
+    assert (learned.advantages.tolist(), learned.returns.tolist()) == ([0, 1, 4], [0, 10, 40])
+    assert learned.key == (1, 2, ((0, 2), (4, 5)))
 
 
 def test_a_sequence_of_which_no_step_is_trained_is_left_out_and_still_counted():

@@ -240,3 +240,17 @@ def test_an_episode_of_another_window_or_bound_on_actions_stands_for_no_other_an
 
 def test_a_name_that_is_no_directory_stands_for_itself():
     assert model_fingerprint("ByteDance-Seed/UI-TARS-1.5-7B") == "ByteDance-Seed/UI-TARS-1.5-7B"
+
+
+class BlindPrompt(Prompt):
+    """Forgets the picture."""
+
+    def messages(self, instruction):
+        return [{"role": "user", "content": instruction}]
+
+
+def test_an_episode_whose_pictures_have_no_placeholders_is_not_stored(make_collector):
+    collector = make_collector(prompt=BlindPrompt.compact())
+    with pytest.raises(ValueError, match="exchange 0: 1 pictures but 0 image placeholders in added_ids"):
+        collector.collect(TASKS, 0, 2)
+    assert collector.runtime.store.iterations() == []

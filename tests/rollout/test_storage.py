@@ -28,7 +28,7 @@ from arpo.rollout.storage import (
     write_update,
 )
 from tests.exchanges import with_exchanges
-from tests.rollout.trajectories import make_trajectory
+from tests.rollout.trajectories import foreign, make_trajectory
 
 
 @pytest.fixture
@@ -53,6 +53,16 @@ def test_a_trajectory_comes_back_to_the_last_bit(tmp_path, fsync):
     assert isinstance(stored.exchanges[0].response_ids, tuple)
     assert not stored.screenshots
     assert store.load_screenshots(stored).screenshots == trajectory.screenshots
+
+
+def test_a_tree_of_exchanges_comes_back_with_all_pictures_that_it_shows(store):
+    made = foreign()
+    store.write(made)
+    stored = TrajectoryStore(store.root).get(made.id)
+    assert stored == made
+    assert store.load_screenshots(stored).screenshots == made.screenshots
+    store.screenshot_path(made.exchanges[4].pictures[0].key).unlink()
+    assert store.lost_screenshots(stored) == [store.screenshot_path(made.exchanges[4].pictures[0].key)]
 
 
 def test_the_id_says_where_a_trajectory_stands(store):

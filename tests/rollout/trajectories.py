@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from arpo.types import Outcome, Step, Trajectory
+from arpo.types import Exchange, Outcome, Picture, Step, Trajectory, screenshot_key
 from tests.exchanges import in_turn
 
 
@@ -70,3 +70,34 @@ def odd_trajectories(id: str) -> list[Trajectory]:
         step = replace(whole.steps[0], screenshot=key, width=width, height=height)
         made.append(replace(whole, steps=(step,), screenshots={key: png}, last_screenshot=""))
     return made
+
+
+def foreign(size: tuple[int, int] = (4, 4), image_id: int = 99) -> Trajectory:
+    """An episode of an agent that holds two conversations, asks twice, cuts an answer, and shows three pictures.
+
+    Of its exchanges 0, 2, 3 and 4 are trained, with 2, 2, 1 and 2 tokens: 0 → 3 is a path, and 0 → 2 → 4 another one.
+    """
+    shown = {screenshot_key(png): png for png in (make_png(shade, size) for shade in range(3))}
+    one, two, three = (Picture(key, *size) for key in shown)
+    rows: list[tuple[Any, ...]] = [
+        (None, (1, image_id, 2, image_id, 3), (one, two), (40, 41), (-0.4, -0.5), 6),
+        (None, (1, 6), (), (42,), (-0.7,), 6, "stop", False),  # what another model said
+        (0, (8,), (), (43, 44, 45), (-0.9, -1.0, -1.1), 7, "stop", True, 2),  # whose last id is behind a stop
+        (0, (8,), (), (46,), (-1.2,), 7, "length"),  # asked a second time
+        (2, (13, image_id), (three,), (47, 48), (-1.4, -1.5), 8),
+        (4, (16,), (), (49,), (-1.7,), 8, "stop", False),  # never arrived
+    ]
+    acted = [(0, "click(start_box='(1,1)')"), (0, "wait()"), (4, "finished()")]  # two actions at once
+    return Trajectory(
+        "3/0/2",
+        "task",
+        "domain",
+        "Press “OK”.",
+        5,
+        tuple(Step(one.key, *size, "as it is", action, exchange=number) for number, action in acted),
+        Outcome.FINISHED,
+        1.0,
+        0.0,
+        tuple(Exchange(*row) for row in rows),
+        shown,
+    )

@@ -7,7 +7,7 @@ import pytest
 
 from arpo.apps.dataset.card import EXCHANGE, STEP, TRAJECTORY, Census, data_card, row, trajectory_of
 from arpo.types import Outcome
-from tests.rollout.trajectories import make_trajectory
+from tests.rollout.trajectories import foreign, make_trajectory
 
 
 def test_a_row_has_every_column_and_the_pictures_inside():
@@ -37,6 +37,13 @@ def test_a_row_becomes_the_trajectory_that_it_was_made_of_and_one_without_a_colu
         trajectory_of({name: value for name, value in row(made).items() if name != "instruction"})
 
 
+def test_a_tree_of_exchanges_comes_back_from_a_row_with_the_pictures_that_no_step_shows():
+    made = foreign()
+    assert len(row(made)["pictures"]) == 2
+    back = trajectory_of(row(made))
+    assert (back, back.screenshots) == (made, made.screenshots)
+
+
 def census():
     made = Census()
     for number, (reward, outcome) in enumerate(
@@ -52,7 +59,7 @@ def test_a_card_counts_explains_every_column_and_names_the_command_and_the_commi
     assert "| train | 3 | 6 | 33.3% | 2 | 1 | finished 2, max_steps 1 |" in card
     assert "  - split: train\n    path: data/train.parquet\n" in card
     assert card.startswith("---\nconfigs:\n")
-    assert all(f"| `{name}` |" in card for name in (*TRAJECTORY, *STEP))
+    assert all(f"| `{name}` |" in card for name in (*TRAJECTORY, *STEP, *EXCHANGE))
     script = data_card("a run", {"demonstration": census()}, tmp_path)
     assert 'load_dataset("FOLDER")["demonstration"]' in script
     assert "Those of the split `demonstration` are a script's" in script

@@ -13,7 +13,7 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task, screenshot_key
 from tests.exchanges import windowed, with_exchanges
 from tests.rollout.conftest import COMPACT
-from tests.rollout.trajectories import make_png, odd_trajectories, scripted
+from tests.rollout.trajectories import foreign, make_png, odd_trajectories, scripted
 
 TASKS = [Task("open", ""), Task("close", ""), Task("never", "")]
 
@@ -146,6 +146,13 @@ def test_the_length_of_a_windowed_success_is_that_of_its_longest_context(make_co
     for room, taken in ((lengths[1], 1), (lengths[1] - 1, 0)):
         runtime = make_collector(start=False, max_tokens=8, max_context=room, image_window=1).runtime
         assert len(moved(runtime, store(success, name=str(room))).get("open", ())) == taken
+
+
+def test_a_success_of_a_foreign_agent_is_left_out(runtime, store, caplog):
+    odd = foreign()
+    with caplog.at_level(logging.WARNING):
+        assert moved(runtime, store(replace(odd, task_id="open"))) == {}
+    assert "1 successes are of an agent whose requests are not steps of ours and stay outside the pool" in caplog.text
 
 
 def test_a_directory_without_trajectories_is_refused_and_no_directory_is_an_empty_pool(runtime, tmp_path, caplog):
