@@ -64,15 +64,15 @@ class Conversation:
         policy_version: int,
         *,
         finish: str = "stop",
-        patch_ids: tuple[int, ...] = (),
+        instead: tuple[int, ...] = (),
     ) -> Exchange:
         """Append a response, or the expert's answer in its place, and return the exchange."""
         added = tuple(chain.from_iterable(self._turns[2 * self._known :]))
         pictures = self.pictures[self._known :]
         parent = self._known - 1 if self._known else None
         made = Exchange(parent, added, pictures, response_ids, logprobs, policy_version, finish)
-        self._turns.append(patch_ids or response_ids)
-        if self._window is None and not patch_ids:
+        self._turns.append(instead or response_ids)
+        if self._window is None and not instead:
             self._known = len(self._pictures)
         return made
 
@@ -91,10 +91,10 @@ def with_answers(
     """
     conversation, exchanges, prompt_ids = Conversation(image_window, chat.without_screenshot), [], first_prompt
     for step, each in zip(trajectory.steps, answers, strict=True):
-        patch_ids = chat.encode_response(step.patch) if step.patch else ()
+        instead = chat.encode_response(step.patch) if step.patch else ()
         conversation.ask(prompt_ids, Picture(step.screenshot, step.width, step.height))
         sampled = (each.response_ids, each.sampler_logprobs, each.policy_version)
-        exchanges.append(conversation.answer(*sampled, finish=each.finish, patch_ids=patch_ids))
+        exchanges.append(conversation.answer(*sampled, finish=each.finish, instead=instead))
         prompt_ids = chat.next_prompt(conversation.said_ids)
     steps = tuple(replace(step, exchange=number) for number, step in enumerate(trajectory.steps))
     return replace(trajectory, steps=steps, exchanges=tuple(exchanges), image_window=image_window)

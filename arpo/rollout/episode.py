@@ -342,10 +342,10 @@ class _Play:
     ) -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
         sampled = (response.token_ids, response.logprobs, response.policy_version)
-        patch_ids = self.chat.encode_response(patch) if patch else ()
+        instead = self.chat.encode_response(patch) if patch else ()
         try:
             self.chat.check_response(response.token_ids)
-            made = self._conversation.answer(*sampled, finish=response.finish_reason, patch_ids=patch_ids)
+            made = self._conversation.answer(*sampled, finish=response.finish_reason, instead=instead)
         except ValueError as error:
             raise EngineError(str(error)) from error
         size, number = (self.observation.width, self.observation.height), len(self.exchanges)

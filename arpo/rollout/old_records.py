@@ -42,7 +42,7 @@ def in_todays_shape(record: Any, blind: Blind | None = None) -> Any:
         for step in old.steps:
             conversation.ask(step.prompt_ids, Picture(step.screenshot, step.width, step.height))
             sampled = (step.response_ids, step.sampler_logprobs, step.policy_version)
-            exchanges.append(conversation.answer(*sampled, finish="", patch_ids=step.patch_ids))
+            exchanges.append(conversation.answer(*sampled, finish="", instead=step.patch_ids))
     numbers = range(len(exchanges)) if exchanges else [None] * len(old.steps)
     steps = [{**step, "exchange": number} for step, number in zip(record["steps"], numbers, strict=True)]
     return {**record, "steps": steps, "exchanges": msgspec.to_builtins(exchanges)}
