@@ -13,6 +13,7 @@ from arpo.rollout.storage import read_update, update_path, write_update
 from arpo.types import Outcome, screenshot_key
 from tests.apps.viewer.support import address, make_episode, make_group, served, small_run, write_numbers, write_run
 from tests.browser import needs_chromium
+from tests.rollout.trajectories import foreign
 
 pytestmark = [pytest.mark.browser, needs_chromium, pytest.mark.timeout(120)]
 
@@ -166,6 +167,25 @@ def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
     page.reload()
     assert page.text("#measures .chosen") == "log-prob in"
     assert page.text("#at") == "step 2 of 2"
+
+
+def test_an_episode_of_another_agent_shows_all_of_its_exchanges_and_the_numbers_of_its_steps(page, tmp_path):
+    """Its third step is exchange 4, whose tokens are the last two of the seven that are trained."""
+    made = replace(foreign(), id="0/0/0")
+    store = write_run(tmp_path / "run", [made])
+    record = write_numbers(store, 0, [[made]])
+    page.show(tmp_path / "view", [tmp_path / "run"], "#/a/episode/0%2F0/0/3?by=old_logprobs")
+    assert page.count(".token") == 2
+    page.click('.token[data-at="1"]')
+    assert page.text('tr[data-name="old_logprobs"] td') == f"{record.numbers['old_logprobs'][6]:.7f}"
+    page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    page.until("document.querySelectorAll('.exchange').length === 6")
+    assert page.texts(".exchange")[1:3] == [
+        "exchange 1, a beginning, version 6, not trained",
+        "exchange 2, goes on from 0, version 7",
+    ]
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    assert page.count(".token") == 2  # of exchange 0
 
 
 def test_an_address_that_leads_nowhere_shows_a_page_all_the_same(page, out):

@@ -114,6 +114,7 @@ class Member {
   }
 
   picture(key) { return this.pictures.get(key) || ["", false]; }
+  text(ids) { return ids.map((id) => this.word(id)).join(""); }
   word(id) { return this.words.has(id) ? this.words.get(id) : `⟨${id}⟩`; }
 
   // The number of the first token of a step among those of the episode that may be learned from.
