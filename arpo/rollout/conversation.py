@@ -57,24 +57,14 @@ class Conversation:
         if self._window is not None and (gone := len(self._pictures) - self._window - 1) >= 0:
             self._turns[2 * gone] = self._blind(self._turns[2 * gone])
 
-    def answer(
-        self,
-        response_ids: tuple[int, ...],
-        logprobs: tuple[float, ...],
-        policy_version: int,
-        *,
-        finish: str = "stop",
-        instead: tuple[int, ...] = (),
-    ) -> Exchange:
-        """Append a response, or the expert's answer in its place, and return the exchange."""
+    def answer(self, sampled: Exchange, instead: tuple[int, ...] = ()) -> Exchange:
+        """Append a response, or the expert's answer in its place, and return the exchange with its context."""
         added = tuple(chain.from_iterable(self._turns[2 * self._known :]))
-        pictures = self.pictures[self._known :]
-        parent = self._known - 1 if self._known else None
-        made = Exchange(parent, added, pictures, response_ids, logprobs, policy_version, finish)
-        self._turns.append(instead or response_ids)
+        parent, pictures = self._known - 1 if self._known else None, self.pictures[self._known :]
+        self._turns.append(instead or sampled.said_ids)
         if self._window is None and not instead:
             self._known = len(self._pictures)
-        return made
+        return replace(sampled, parent=parent, added_ids=added, pictures=pictures)
 
 
 def with_answers(
@@ -93,8 +83,7 @@ def with_answers(
     for step, each in zip(trajectory.steps, answers, strict=True):
         instead = chat.encode_response(step.patch) if step.patch else ()
         conversation.ask(prompt_ids, Picture(step.screenshot, step.width, step.height))
-        sampled = (each.response_ids, each.sampler_logprobs, each.policy_version)
-        exchanges.append(conversation.answer(*sampled, finish=each.finish, instead=instead))
+        exchanges.append(conversation.answer(each, instead))
         prompt_ids = chat.next_prompt(conversation.said_ids)
     steps = tuple(replace(step, exchange=number) for number, step in enumerate(trajectory.steps))
     return replace(trajectory, steps=steps, exchanges=tuple(exchanges), image_window=image_window)

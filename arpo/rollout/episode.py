@@ -341,16 +341,15 @@ class _Play:
         patch: str = "",
     ) -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
-        sampled = (response.token_ids, response.logprobs, response.policy_version)
-        instead = self.chat.encode_response(patch) if patch else ()
+        said = (response.token_ids, response.logprobs, response.policy_version, response.finish_reason)
         try:
             self.chat.check_response(response.token_ids)
-            made = self._conversation.answer(*sampled, finish=response.finish_reason, instead=instead)
+            sampled = Exchange(None, (), (), *said)
         except ValueError as error:
             raise EngineError(str(error)) from error
         size, number = (self.observation.width, self.observation.height), len(self.exchanges)
         self.steps.append(Step(self.screen, *size, text, action, parse_error, reward, patch, number))
-        self.exchanges.append(made)
+        self.exchanges.append(self._conversation.answer(sampled, self.chat.encode_response(patch) if patch else ()))
 
     def next_turn(self) -> Outcome | None:
         """Append the next prompt; return instead which limit was reached."""

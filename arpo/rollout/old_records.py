@@ -41,8 +41,8 @@ def in_todays_shape(record: Any, blind: Blind | None = None) -> Any:
     if (old.image_window is None or blind) and any(step.response_ids for step in old.steps):
         for step in old.steps:
             conversation.ask(step.prompt_ids, Picture(step.screenshot, step.width, step.height))
-            sampled = (step.response_ids, step.sampler_logprobs, step.policy_version)
-            exchanges.append(conversation.answer(*sampled, finish="", instead=step.patch_ids))
+            sampled = Exchange(None, (), (), step.response_ids, step.sampler_logprobs, step.policy_version, finish="")
+            exchanges.append(conversation.answer(sampled, step.patch_ids))
     numbers = range(len(exchanges)) if exchanges else [None] * len(old.steps)
     steps = [{**step, "exchange": number} for step, number in zip(record["steps"], numbers, strict=True)]
     return {**record, "steps": steps, "exchanges": msgspec.to_builtins(exchanges)}
