@@ -165,7 +165,7 @@ class Trajectory:
     duration_s: float = field(default=0.0, compare=False)
     """Wall-clock seconds of the episode, without what it waited for the engine's next version."""
     image_window: int | None = None
-    """Screenshots that each response saw, its own among them; None where it saw all. Texts it saw all in both."""
+    """Screenshots that each response of our own loop saw, its own among them; None: all. It saw all texts in both."""
     sampling: str = ""
     """Fingerprint of the settings that it was sampled with; empty in a record from before there was one."""
 

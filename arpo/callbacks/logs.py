@@ -85,7 +85,7 @@ def batch_metrics(
         "rollout/format_reward": fmean(t.format_reward for t in trajectories),
         "rollout/steps": fmean(len(t.steps) for t in trajectories),
         "rollout/tokens_per_step": sum(t.action_tokens for t in trajectories)
-        / sum(len(t.steps) for t in trajectories),
+        / max(1, sum(len(t.steps) for t in trajectories)),
         "rollout/truncated": sum(outcomes[outcome] for outcome in TRUNCATED) / count,
         "rollout/parse_error": fmean(any(step.parse_error for step in t.steps) for t in trajectories),
         "group/count": float(len(groups)),

@@ -55,6 +55,8 @@ def test_shares_and_means_are_of_trajectories() -> None:
     assert metrics["rollout/outcome/max_steps"] == 2 / 4
     shares = [value for name, value in metrics.items() if name.startswith("rollout/outcome/")]
     assert (len(shares), sum(shares)) == (len(Outcome), 1)
+    idle = measured([make_group(replace(SUCCESS, steps=()))])
+    assert (idle["rollout/steps"], idle["rollout/tokens_per_step"]) == (0, SUCCESS.action_tokens)
 
 
 def test_groups_are_counted_by_what_they_teach() -> None:

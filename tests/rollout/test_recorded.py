@@ -187,6 +187,7 @@ def test_tasks_are_the_successes_in_turn_and_every_fourth_task_is_held_out(store
     for number, task in enumerate("aabbcdde"):
         store.write(success(number, task))
     store.write(make_trajectory("0/8/0", task_id="f", task_reward=0.0))
+    store.write(success(10, "nothing done", steps=()))
     store.write(success(9, "g", format_reward=-1.0))
     ids = [task.id for task in recorded_tasks(store.root.parent)]
     assert ids == ["a@0/0/0", "b@0/2/0", "c@0/4/0", "e@0/7/0", "a@0/1/0", "b@0/3/0"]
