@@ -6,7 +6,8 @@
    Or it did what it cannot be judged after: `BlamedError`, such as to destroy its own desktop. Its task reward is 0.
 3. The world broke: `EnvError`, `EngineError`. The episode is retried elsewhere, then dropped and counted.
    A failure of this kind is never a reward.
-4. The engine does not serve the trainer's weights: `WeightSyncError`. The run stops, because every later
+4. A foreign agent asked for what is not served: `RefusedError`. It gets an answer that says why, and goes on.
+5. The engine does not serve the trainer's weights: `WeightSyncError`. The run stops, because every later
    gradient would be wrong.
 """
 
@@ -14,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 LONGEST = 2000
@@ -86,6 +88,17 @@ class EngineError(RolloutError):
 
 class EngineGoneError(EngineError):
     """An engine that has died or was closed, and will answer nothing any more."""
+
+
+class RefusedError(CountedError):
+    """A request of a foreign agent that is refused; `arpo.endpoint.wire.common` has the statuses of its kinds."""
+
+    def __init__(self, kind: str, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(kind, message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), retry_after_s=self.retry_after_s), (self.kind, str(self))
 
 
 class WeightSyncError(ArpoError):

@@ -39,13 +39,13 @@ SCROLLED = 100
 _ARGUMENTS = frozenset(("action", "keys", "text", "coordinate", "pixels", "time", "status"))
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})?")
 _NUMERAL = re.compile(r"[0-9.]+(?:e[+-]?[0-9]+)?")
-_OPENING = re.compile(r"<tool_call>|(?:\A|(?<=</think>))\s*(?=\{\s*[\"']name[\"'])")
+OPENING = re.compile(r"<tool_call>|(?:\A|(?<=</think>))\s*(?=\{\s*[\"']name[\"'])")
 """The beginning of a call: of one that is the whole response, the tag may be missing."""
 
 
 def parse_response(text: str) -> ParsedResponse:
     """Return the thought and the actions of a response."""
-    return parse_calls(text, _read, _OPENING)
+    return parse_calls(text, read_call, OPENING)
 
 
 def parse_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> ParsedResponse:
@@ -82,7 +82,8 @@ def calls_of(*wanted: Action) -> list[Call]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _read(text: str, at: int) -> tuple[Call, int]:
+def read_call(text: str, at: int) -> tuple[Call, int]:
+    """Return the call that begins at a place of a text, and its end."""
     call, end = read_json(text, at)
     if not isinstance(call, dict) or call.keys() != {"name", "arguments"}:
         refuse(ParseErrorKind.BAD_SYNTAX, f"a call must be an object of name and arguments, got {str(call)[:80]}")

@@ -26,7 +26,7 @@ from arpo.agent.computer_use import calls_of, parse_calls
 from arpo.agent.response import ParsedResponse, ParseErrorKind, refuse
 from arpo.agent.tool_calls import Call, write_calls
 
-_OPENING = re.compile(r"<tool_call>|(?=<function=)")
+OPENING = re.compile(r"<tool_call>|(?=<function=)")
 """The beginning of a call, whose tag Qwen3.5 leaves out at times."""
 _NAME = re.compile(r"[^<>\s]+")
 _FUNCTION = re.compile(r"\s*+<function=([^<>\n]+)>\s*+")
@@ -39,7 +39,7 @@ def parse_response(text: str) -> ParsedResponse:
 
     The arguments of a function of the desktop are texts; `arpo.agent.functions.typed` gives them their types.
     """
-    return parse_calls(text, _read, _OPENING)
+    return parse_calls(text, read_call, OPENING)
 
 
 def render_response(action: Action, thought: str = "", *others: Action) -> str:
@@ -47,7 +47,8 @@ def render_response(action: Action, thought: str = "", *others: Action) -> str:
     return write_calls([_written(call) for call in calls_of(action, *others)], thought, "\n\n")
 
 
-def _read(text: str, at: int) -> tuple[Call, int]:
+def read_call(text: str, at: int) -> tuple[Call, int]:
+    """Return the call that begins at a place of a text, and its end."""
     function = _FUNCTION.match(text, at)
     if function is None:
         rest = text[at : at + 40].strip()

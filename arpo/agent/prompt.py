@@ -77,7 +77,7 @@ def _text(name: str) -> str:
 # qwen-agent and the chat template of Qwen3.5 write. Any change to one of them, of a single space, is another prompt.
 _UI_TARS = _text("ui_tars.txt")
 _COMPUTER_USE = json.loads(_text("computer_use.json"))
-_JSON_CALLS, _XML_CALLS = (_text(name).removesuffix("\n") for name in ("json_calls.txt", "xml_calls.txt"))
+JSON_CALLS, _XML_CALLS = (_text(name).removesuffix("\n") for name in ("json_calls.txt", "xml_calls.txt"))
 _AFTER_THE_ACTIONS = "\n## Note\n"
 _TYPES: Mapping[Kind, str] = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
@@ -141,7 +141,7 @@ class Prompt:
     @classmethod
     def computer_use(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the prompt by which Qwen3-VL operates a desktop: calls of one tool, in thousandths of the screen."""
-        return cls(_with_tools(_JSON_CALLS, functions), _PLACEHOLDER, False, "computer_use", functions)
+        return cls(_with_tools(JSON_CALLS, functions), _PLACEHOLDER, False, "computer_use", functions)
 
     @classmethod
     def compact_computer_use(cls, functions: Sequence[Function] = ()) -> Self:

@@ -5,7 +5,7 @@ Text is text: what a task, a desktop or a response spells like a special token i
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -31,12 +31,26 @@ BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?
 SCREENSHOT = {"role": "user", "content": [{"type": "image"}]}
 PROBE = "\ue000"
 """A response that no template holds."""
+UNRENDERED = (ValueError, TypeError, TemplateError)
+"""Errors of a chat template about messages that it does not take."""
 CALL = re.compile(
     r"^(<tool_call>)(\n(?:\{.*\}|<function=\S+>\n(?:<parameter=\S+>\n(?:(?!</parameter>)(?s:.))*</parameter>\n)*"
     r"</function>)\n)(</tool_call>)$",
     re.MULTILINE,
 )
 """Where Qwen3-VL and Qwen3.5 have tokens: around a call of a line of JSON, or of XML without a tag in a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A conversation as its chat template writes it, cut at the turns of the assistant: what to put in their place."""
+
+    between: tuple[tuple[int, ...], ...]
+    """The ids before the first of them, between two, and behind the last, without the header of one to come."""
+    answers: tuple[tuple[int, ...], ...]
+    """The ids of each turn from its header on, but for its end."""
+    thinking: tuple[bool, ...]
+    """Whether each is written as it is sampled, with its thought."""
 
 
 class ChatTokenizer:
@@ -68,7 +82,9 @@ class ChatTokenizer:
         self.image_token_id: int = config.image_token_id
         self._glue = self._derive_glue(path)
         self.end_of_turn_id: int = self._glue[0]
-        whole = self._render([SCREENSHOT, {"role": "assistant", "content": PROBE}])
+        self.header: tuple[int, ...] = self._encode(self._header + self._opened)
+        """The ids that every prompt ends with: the header of an answer, and the beginning of a thought in some."""
+        whole = self.render([SCREENSHOT, {"role": "assistant", "content": PROBE}])
         bare = self._encode(whole.partition(PROBE)[2])
         self._screenshot_turn = self._glue[1 : len(self._glue) - len(bare) + 1]
         """The ids of a user turn that holds a screenshot and nothing else, as they follow the end of a turn."""
@@ -114,9 +130,37 @@ class ChatTokenizer:
         A text is encoded by its letters; in a `PromptText`, what is not foreign may hold the tokens that responses may
         hold, too.
         """
-        said = json.dumps(messages, ensure_ascii=False)
-        mark = next(character for character in map(chr, range(0xE000, 0x110000)) if character not in said)
-        ids = self._encode(self._render(self._marked(messages, mark)), mark)
+        marks = _unused(messages)
+        return self._with_images(self._encode(self.render(self._marked(messages, *marks)), *marks), messages)
+
+    def turns(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Turns:
+        """Return the ids of a foreign conversation, cut at the assistant's turns, as the chat template writes them.
+
+        Beside its content, a message may have `reasoning_content` and `tool_calls`, whose arguments are objects. Every
+        text, name and schema is encoded by its letters; in a turn of the assistant alone, the tokens that
+        `encode_response` has are tokens.
+        """
+        marks = _unused([messages, tools])
+        hidden = [{**tool, "function": self._hidden(tool["function"], marks[0])} for tool in tools]
+        first, *rest = self.render(self._marked(messages, *marks), hidden).split(self._header)
+        said = [message for message in messages if message["role"] == "assistant"]
+        if len(rest) != len(said) + 1 or rest[-1] != self._opened:
+            raise ValueError(f"the chat template of {str(self.path)!r} writes no turn of its own for each answer")
+        end = str(self._tokenizer.convert_ids_to_tokens(self.end_of_turn_id))
+        parts = [turn.partition(end) for turn in rest[:-1]]
+        between = tuple(self._encode(part, *marks) for part in (first, *(end + after for *_, after in parts)))
+        self._with_images(tuple(number for ids in between for number in ids), messages)
+        return Turns(
+            between,
+            tuple(self._encode(self._header + body, *marks) for body, *_ in parts),
+            tuple(
+                body.startswith(self._opened)
+                and (not str(message.get("reasoning_content", "")).strip() or marks[1] in body)
+                for message, (body, *_) in zip(said, parts, strict=True)
+            ),
+        )
+
+    def _with_images(self, ids: tuple[int, ...], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         images = sum(
             part["type"] == "image"
             for message in messages
@@ -158,16 +202,22 @@ class ChatTokenizer:
 
         Special tokens are those around a call or the point of an action; elsewhere what looks like one is text.
         """
-        ids: list[int] = []
+        ids = [
+            number
+            for part, token in self._spoken(text)
+            for number in ([self._added[part]] if token else self._spelled(part))
+        ]
+        return (*ids, self.end_of_turn_id)
+
+    def _spoken(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield the parts of a response, and whether each is a token."""
         # Where a tokenizer has no such tokens, a word may span a tag and what is around it.
         for place, piece in enumerate(CALL.split(text) if "<tool_call>" in self._added else [text]):
             if place % 4 in (1, 3):
-                ids.append(self._added[piece])
+                yield piece, True
                 continue
             for inside, part in enumerate(BOX.split(piece)):  # text, token, point, token and text
-                token = self._added.get(part) if inside % 4 in (1, 3) else None
-                ids += self._spelled(part) if token is None else [token]
-        return (*ids, self.end_of_turn_id)
+                yield part, inside % 4 in (1, 3) and part in self._added
 
     def check_response(self, response_ids: Sequence[int]) -> None:
         """Refuse a response that the policy cannot have sampled."""
@@ -181,6 +231,10 @@ class ChatTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text without special tokens; what stands between box tokens stays."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """Return the text with special tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def model_size(self, width: int, height: int) -> tuple[int, int]:
         """Return width and height of a screenshot as the model sees it, in pixels."""
@@ -198,41 +252,81 @@ class ChatTokenizer:
         """Return the number of tokens of a context once each image placeholder is as long as its screenshot."""
         return len(ids) - len(sizes) + sum(self.image_tokens(width, height) for width, height in sizes)
 
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        return str(self._processor.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False))
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Return a conversation as the chat template writes it, up to and including the assistant header."""
+        written = self._processor.apply_chat_template(
+            list(messages), tools=list(tools) or None, add_generation_prompt=True, tokenize=False
+        )
+        return str(written)
 
-    def _marked(self, messages: Sequence[Mapping[str, Any]], mark: str) -> list[dict[str, Any]]:
+    def _marked(self, messages: Sequence[Mapping[str, Any]], mark: str, thinking: str) -> list[dict[str, Any]]:
         """Return messages with a mark between the letters of what is text: no special token can be found in it."""
 
-        def hide(text: str) -> str:
-            return f"{mark}{mark.join(text)}{mark}" if text else ""
-
-        def marked(text: str) -> str:
+        def marked(text: str, role: str) -> str:
             if not isinstance(text, PromptText):
-                return hide(text)
+                spoken = self._spoken(text) if role == "assistant" else [(text, False)]
+                return "".join(part if token else self._hidden(part, mark) for part, token in spoken)
             before, behind = (
-                "".join(piece if piece in self._grammar else hide(piece) for piece in self._markup.split(part))
+                "".join(
+                    piece if piece in self._grammar else self._hidden(piece, mark)
+                    for piece in self._markup.split(part)
+                )
                 for part in (text.before, text.behind)
             )
-            return before + hide(text.foreign) + behind
+            return before + str(self._hidden(text.foreign, mark)) + behind
 
-        return [
-            {
-                **message,
-                "content": marked(message["content"])
-                if isinstance(message["content"], str)
-                else [
-                    part | {"text": marked(part["text"])} if "text" in part else part for part in message["content"]
-                ],
+        found = []
+        for message in messages:
+            role, content = message["role"], message["content"]
+            made = (
+                {**message, "content": marked(content, role)}
+                if isinstance(content, str)
+                else {
+                    **message,
+                    "content": [
+                        part | {"text": marked(part["text"], role)} if "text" in part else part for part in content
+                    ],
+                }
+            )
+            if "reasoning_content" in message:
+                made["reasoning_content"] = self._hidden(message["reasoning_content"], thinking)
+            if "tool_calls" in message:
+                calls = message["tool_calls"]
+                made["tool_calls"] = [{**call, "function": self._hidden(call["function"], mark)} for call in calls]
+            found.append(made)
+        return found
+
+    def _hidden(self, value: Any, mark: str) -> Any:
+        """Return a value with a mark around each of its texts, and between the letters of one that spells a token.
+
+        White space at the ends stays outside, for templates that cut it off.
+        """
+        if isinstance(value, str):
+            body = value.strip()
+            before, _, after = value.partition(body) if body else (value, "", "")
+            return (
+                f"{before}{mark}{mark.join(body) if self._markup.search(body) else body}{mark}{after}"
+                if body
+                else value
+            )
+        if isinstance(value, Mapping):
+            return {
+                self._hidden(key, mark) if self._markup.search(key) else key: self._hidden(each, mark)
+                for key, each in value.items()
             }
-            for message in messages
-        ]
+        return [self._hidden(each, mark) for each in value] if isinstance(value, list | tuple) else value
 
-    def _encode(self, rendered: str, mark: str = "") -> tuple[int, ...]:
+    def _encode(self, rendered: str, *marks: str) -> tuple[int, ...]:
         """Return the ids of what a chat template has rendered, its special tokens among them."""
         ids: list[int] = []
         for piece in self._markup.split(rendered):
-            ids += [self._added[piece]] if piece in self._added else self._spelled(piece.replace(mark, ""))
+            if piece in self._added:
+                ids.append(self._added[piece])
+                continue
+            text = piece
+            for mark in marks:
+                text = text.replace(mark, "")
+            ids += self._spelled(text)
         return tuple(ids)
 
     def _spelled(self, text: str) -> list[int]:
@@ -242,14 +336,18 @@ class ChatTokenizer:
     def _derive_glue(self, path: str | Path) -> tuple[int, ...]:
         """Return the ids between the end of a response and the start of the next, from two renderings of a probe."""
         try:
-            head = self._render([SCREENSHOT])
-            whole = self._render([SCREENSHOT, {"role": "assistant", "content": PROBE}, SCREENSHOT])
-        except (ValueError, TypeError, TemplateError) as error:
+            head = self.render([SCREENSHOT])
+            whole = self.render([SCREENSHOT, {"role": "assistant", "content": PROBE}, SCREENSHOT])
+        except UNRENDERED as error:
             raise ConfigError(f"the chat template of {str(path)!r} cannot be rendered: {error}") from error
         before, _, after = whole.partition(PROBE)
         glue = self._encode(after)
+        at = max((found.start() for found in self._markup.finditer(before)), default=len(before))
+        self._header, self._opened = before[at:], head[len(before) :]
         # Qwen3.5 opens a thought for a response to come, and not for one that has come.
-        ends_turns = head.startswith(before) and glue[:1] and glue[0] in self._tokenizer.all_special_ids
+        ends_turns = (
+            head.startswith(before) and self._header and glue[:1] and glue[0] in self._tokenizer.all_special_ids
+        )
         if not ends_turns or glue.count(self.image_token_id) != 1:
             raise ConfigError(
                 f"the chat template of {str(path)!r} does not append turns that end with a special token and hold one "
@@ -263,6 +361,13 @@ class ChatTokenizer:
         special.discard(self.end_of_turn_id)
         # The embedding has more rows than the tokenizer has words; the rest decodes to nothing.
         return tuple(sorted(special.union(range(len(self._tokenizer), vocabulary_size))))
+
+
+def _unused(said: Any) -> tuple[str, str]:
+    """Return two characters that stand nowhere in what is said."""
+    text = json.dumps(said, ensure_ascii=False)
+    unused = (character for character in map(chr, range(0xE000, 0x110000)) if character not in text)
+    return next(unused), next(unused)
 
 
 Span = tuple[int, int]

@@ -80,7 +80,7 @@ def test_what_a_template_says_of_the_thought_of_a_response_to_come_is_taken(tiny
     response = chat.encode_response("x</think>Action: wait()")
     assert chat.next_prompt(response) == plain.next_prompt(response) + thought
     # as the template writes the last turn of a conversation: a script's response has an empty thought
-    whole = chat._render([*user, {"role": "assistant", "content": "Wait."}])
+    whole = chat.render([*user, {"role": "assistant", "content": "Wait."}])
     written = chat.decode(chat.first_prompt(user)) + chat.scripted("Wait.")
     assert whole.partition("<think>")[2].startswith(written.partition("<think>")[2])
     assert plain.scripted("Wait.") == "Wait."
