@@ -22,7 +22,6 @@ from arpo.endpoint.wire.common import KINDS, Encode, Limits, Reader, call, check
 from arpo.errors import RefusedError
 
 PATH = "/v1/messages"
-KEEPALIVE = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 

@@ -9,8 +9,6 @@ from arpo.endpoint.conversation import Picture, Text
 from arpo.endpoint.wire.common import KINDS, Encode, Reader, invalid
 from arpo.errors import RefusedError
 
-KEEPALIVE = b": keepalive\n\n"
-
 
 class Part(msgspec.Struct):
     """A part of a message's content."""
