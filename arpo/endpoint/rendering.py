@@ -51,7 +51,7 @@ class Renderer:
         try:
             turns = self._chat.turns(list(self._written(messages, tools)), tools if self.knows_tools else ())
         except UNRENDERED as error:
-            raise RefusedError("invalid", f"the model's chat template does not take this: {error}") from error
+            raise RefusedError("invalid", f"the chat template does not take this: {error}") from error
         said = [message for message in messages if message.role == "assistant"]
         return splice(turns, said, tuple(ask.pictures()), past, self._chat, verbatim=self._verbatim)
 
