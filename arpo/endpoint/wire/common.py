@@ -214,26 +214,25 @@ class Reader:
 
     def from_url(self, url: object) -> Picture:
         """Return the picture that a data: URL holds; no other address is ever opened."""
-        begin = url[:64] if isinstance(url, str) else ""
-        head, comma, data = url.partition(",") if isinstance(url, str) and begin.startswith("data:") else ("", "", "")
-        if not comma or not head.endswith(";base64"):
+        at = url.find(",", 0, 200) + 1 if isinstance(url, str) and url.startswith("data:") else 0
+        if not isinstance(url, str) or not url[:at].endswith(";base64,"):
             raise invalid(
                 f"a picture must be a data: URL such as data:image/png;base64,…, got {str(url)[:40]!r}: this endpoint "
                 "opens no address and no file; send the bytes"
             )
-        return self.from_base64(data)
+        return self.from_base64(url, at)
 
-    def from_base64(self, data: object) -> Picture:
-        """Return the picture that a text holds in base 64."""
+    def from_base64(self, data: object, at: int = 0) -> Picture:
+        """Return the picture that a text holds in base 64 from a place on."""
         limits = self.limits
         self._count += 1
         check_count("the number of pictures", self._count, limits.pictures)
-        if not isinstance(data, str) or not data.isascii() or len(data) > limits.picture_bytes * 4 // 3 + 4:
+        if not isinstance(data, str) or not data.isascii() or len(data) > limits.picture_bytes * 4 // 3 + 4 + at:
             raise invalid(f"a picture must be a text in base 64 of at most {limits.picture_bytes} bytes")
-        digest = hashlib.blake2b(data.encode(), digest_size=32).digest()
+        digest = hashlib.sha256(data.encode()).digest()
         if (picture := self._pictures.known(digest)) is None:
             try:
-                picture = self._converted(base64.b64decode(data, validate=True))
+                picture = self._converted(base64.b64decode(data[at:], validate=True))
             except binascii.Error as error:
                 raise invalid(f"a picture is not written in base 64: {error}") from error
             self._pictures.keep(digest, picture)
