@@ -23,7 +23,7 @@ CONVERSATIONS = {
                 "role": "assistant",
                 "content": None,
                 "reasoning_content": "Hm.",
-                "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}],
+                "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}],
             },
             {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "done"}]},
             {"role": "assistant", "content": "Well."},
@@ -39,7 +39,7 @@ CONVERSATIONS = {
         "input": [
             {"role": "user", "content": [{"type": "input_text", "text": "Look"}]},
             {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
-            {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": '{"x":1}'},
+            {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": '{"x": 1}'},
             {"type": "function_call_output", "call_id": "c1", "output": "done"},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Well."}]},
             {"role": "user", "content": "Go on."},
@@ -78,7 +78,7 @@ def test_one_conversation_is_the_same_in_every_dialect(dialect):
     assert ask.messages == (
         Message("system", (Text("Be brief."),)),
         Message("user", (Text("Look"),)),
-        Message("assistant", (Thought("Hm."), ToolCall("c1", "f", '{"x":1}'))),
+        Message("assistant", (Thought("Hm."), ToolCall("c1", "f", '{"x": 1}'))),
         Message("tool", (ToolResult("c1", (Text("done"),)),)),
         Message("assistant", (Text("Well."),)),
         Message("user", (Text("Go on."),)),
@@ -202,7 +202,7 @@ def with_arguments(arguments):
 
 MANY = json.dumps(asking("chat", messages=[{"role": "user", "content": "x"}] * 10**5)).encode()
 WITHOUT_MEASURE = {
-    "messages": (MANY, "got 8193"),
+    "messages": (MANY, "got 100000"),
     "no message": (MANY.replace(b"x", b"x\\", 1), "must be an object in JSON"),
     "deep": (b'{"messages": ' + b"[" * 10**6, "must be an object in JSON"),
     "deep elsewhere": (b'{"other": ' + b"[" * 10**6, "must be an object in JSON"),
@@ -221,6 +221,12 @@ def test_requests_without_measure_are_refused_at_once(body, message):
     with pytest.raises(RefusedError, match=message):
         parse("chat", body)
     assert time.perf_counter() - start < 2
+
+
+def test_items_that_make_one_message_count_each():
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    with pytest.raises(RefusedError, match="messages must be from 1 to 8192, got 9000"):
+        parse("responses", {"input": [call] * 9000})
 
 
 def test_a_body_that_is_too_long_has_a_status_of_its_own():

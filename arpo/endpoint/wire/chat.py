@@ -16,7 +16,18 @@ from arpo.endpoint.conversation import (
     ToolCall,
     ToolResult,
 )
-from arpo.endpoint.wire.common import Encode, Limits, Reader, call, checked, decoded, event, invalid, tool
+from arpo.endpoint.wire.common import (
+    Encode,
+    Limits,
+    Reader,
+    call,
+    check_lengths,
+    checked,
+    decoded,
+    event,
+    invalid,
+    tool,
+)
 from arpo.endpoint.wire.openai import Options, Part, check_function, error, parts, unhonoured
 from arpo.errors import RefusedError
 
@@ -64,12 +75,13 @@ def parse(body: bytes, pictures: Reader) -> Ask:
     """Return the request that a body holds."""
     limits = pictures.limits
     given, others = decoded(body, _Body, limits)
+    check_lengths(given.messages, given.tools, limits)
     if given.functions:
         raise invalid("functions are not served: give them as tools of type function")
     return checked(
         Ask(
-            messages=tuple(_message(said, pictures, limits) for said in given.messages[: limits.messages + 1]),
-            tools=tuple(_tool(each, limits) for each in (given.tools or ())[: limits.tools + 1]),
+            messages=tuple(_message(said, pictures, limits) for said in given.messages),
+            tools=tuple(_tool(each, limits) for each in given.tools or ()),
             alias=given.model,
             max_tokens=given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens,
             n=1 if given.n is None else given.n,

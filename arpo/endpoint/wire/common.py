@@ -1,4 +1,4 @@
-"""What the dialects share: kinds of refusals, limits of a request, fields and their types, pictures."""
+"""The parts that all dialects share: kinds of refusals, limits of a request, fields and their types, pictures."""
 
 import base64
 import binascii
@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
@@ -152,13 +152,19 @@ def call(call_id: str, name: str, arguments: str | Mapping[str, Any], limits: Li
     if not isinstance(given, dict):
         raise invalid(f"arguments of the call {call_id[:40]!r} must be an object, got {type(given).__name__}")
     check_depth(f"arguments of the call {call_id[:40]!r}", given, limits.depth)
-    return ToolCall(call_id, name, arguments if isinstance(arguments, str) else Encode(arguments).decode())
+    return ToolCall(
+        call_id, name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    )
+
+
+def check_lengths(messages: Sequence[Any], tools: Sequence[Any] | None, limits: Limits) -> None:
+    """Check the lengths of a request's lists before they are read."""
+    check_count("messages", len(messages), limits.messages, 1)
+    check_count("tools", len(tools or ()), limits.tools)
 
 
 def checked(ask: Ask, limits: Limits) -> Ask:
     """Return a request of which every number is allowed."""
-    check_count("messages", len(ask.messages), limits.messages, 1)
-    check_count("tools", len(ask.tools), limits.tools)
     check_count("n", ask.n, limits.answers, 1)
     check_count("stop", len(ask.stop), limits.stops)
     if ask.max_tokens is not None and ask.max_tokens < 1:

@@ -18,10 +18,24 @@ from arpo.endpoint.conversation import (
     ToolCall,
     ToolResult,
 )
-from arpo.endpoint.wire.common import KINDS, Encode, Limits, Reader, call, checked, decoded, event, invalid, tool
+from arpo.endpoint.wire.common import (
+    KINDS,
+    Encode,
+    Limits,
+    Reader,
+    call,
+    check_lengths,
+    checked,
+    decoded,
+    event,
+    invalid,
+    tool,
+)
 from arpo.errors import RefusedError
 
 PATH = "/v1/messages"
+SIGNATURE = "arpo"
+"""Agents leave out a thought without one when they send it back."""
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -64,19 +78,20 @@ def parse(body: bytes, pictures: Reader) -> Ask:
     """Return the request that a body holds."""
     limits = pictures.limits
     given, unhonoured = decoded(body, _Body, limits)
+    check_lengths(given.messages, given.tools, limits)
     choice = (given.tool_choice or {}).get("type", "auto")
     if choice not in ("auto", "none"):
         unhonoured.append("tool_choice")
-    if given.messages and given.messages[-1].role == "assistant":
+    if given.messages[-1].role == "assistant":
         raise invalid("messages: the last one must be the user's: an answer that is begun is not continued")
     system = [Text(given.system)] if isinstance(given.system, str) else _inner(given.system or (), pictures)
     messages = [Message("system", tuple(system))] if system else []
-    for said in given.messages[: limits.messages + 1]:
+    for said in given.messages:
         messages += _messages(said, pictures, limits)
     return checked(
         Ask(
             messages=tuple(messages),
-            tools=tuple(_tool(each, limits) for each in (given.tools or ())[: limits.tools + 1]),
+            tools=tuple(_tool(each, limits) for each in given.tools or ()),
             alias=given.model,
             max_tokens=given.max_tokens,
             stop=tuple(given.stop_sequences or ()),
@@ -148,7 +163,7 @@ def _inner(blocks: Sequence[_Block], pictures: Reader) -> list[Text | Picture]:
 def _block(part: Part) -> dict[str, Any]:
     match part:
         case Thought(text):
-            return {"type": "thinking", "thinking": text, "signature": ""}
+            return {"type": "thinking", "thinking": text, "signature": SIGNATURE}
         case ToolCall(name, function, arguments):
             return {"type": "tool_use", "id": name, "name": function, "input": msgspec.Raw(arguments.encode())}
         case Text(text):
@@ -191,7 +206,10 @@ def events(answers: Sequence[Answer], stamp: Stamp) -> Iterator[bytes]:
         )
         match part:
             case Thought(text):
-                deltas = [{"type": "thinking_delta", "thinking": text}, {"type": "signature_delta", "signature": ""}]
+                deltas = [
+                    {"type": "thinking_delta", "thinking": text},
+                    {"type": "signature_delta", "signature": SIGNATURE},
+                ]
             case ToolCall():
                 deltas = [{"type": "input_json_delta", "partial_json": part.arguments}]
             case _:

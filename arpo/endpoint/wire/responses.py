@@ -21,7 +21,18 @@ from arpo.endpoint.conversation import (
     ToolCall,
     ToolResult,
 )
-from arpo.endpoint.wire.common import Encode, Limits, Reader, call, checked, decoded, event, invalid, tool
+from arpo.endpoint.wire.common import (
+    Encode,
+    Limits,
+    Reader,
+    call,
+    check_lengths,
+    checked,
+    decoded,
+    event,
+    invalid,
+    tool,
+)
 from arpo.endpoint.wire.openai import Options, Part, check_function, parts, unhonoured
 from arpo.errors import RefusedError
 
@@ -71,11 +82,12 @@ def parse(body: bytes, pictures: Reader) -> Ask:
     if ((given.text or {}).get("format") or {"type": "text"}) != {"type": "text"}:
         others.append("text.format")
     items = [_Item(role="user", content=given.input)] if isinstance(given.input, str) else given.input
+    check_lengths(items, given.tools, limits)
     messages = [Message("system", (Text(given.instructions),))] if given.instructions else []
     return checked(
         Ask(
-            messages=tuple(messages + _joined(items[: limits.messages + 1], pictures, limits)),
-            tools=tuple(_tool(each, limits) for each in (given.tools or ())[: limits.tools + 1]),
+            messages=tuple(messages + _joined(items, pictures, limits)),
+            tools=tuple(_tool(each, limits) for each in given.tools or ()),
             alias=given.model,
             max_tokens=given.max_output_tokens,
             stream=bool(given.stream),
