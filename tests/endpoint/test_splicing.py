@@ -1,6 +1,7 @@
 """What was sampled stands in later contexts as it was sampled, and a conversation continues what it begins with."""
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from arpo.endpoint.conversation import Message, Picture, Text, Thought, ToolCall
 from arpo.endpoint.rendering import Renderer
 from arpo.endpoint.splicing import Sampled
+from arpo.models.tokenization import ChatTokenizer
 from tests.endpoint.test_rendering import TOOL, ask, call_of, read, result, said, thinking, user
 
 SHOTS = [Picture(b"", f"shot {number}", 112, 140) for number in range(3)]
@@ -166,6 +168,24 @@ def test_old_thoughts_stay_as_the_history_says(chats, history, sent_back, user_s
     prompt = renderer.prompt(ask(*asked.messages, message, *more, tools=(TOOL,)), [first])
     assert prompt.parent == parent
     assert ("Hm." in chat.spell(prompt.ids)) == (parent is not None)
+
+
+def test_a_model_that_begins_its_thought_itself_keeps_it_as_long_as_the_template_does(chats, tmp_path):
+    shutil.copytree(chats["qwen3_vl"].path, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "chat_template.jinja"
+    bare = "assistant\\n' + shown"
+    kept = "message.reasoning_content and (loop.last or messages[-1].role == 'tool')"
+    thought = f"assistant\\n' + ('<think>' + message.reasoning_content + '</think>' if {kept} else '') + shown"
+    assert bare in (template := file.read_text())
+    file.write_text(template.replace(bare, thought))
+    chat = ChatTokenizer(tmp_path)
+    renderer = Renderer(chat)
+    first = sample(renderer, chat, ask(user("x")), [], "<think>Hm.</think>Yes")
+    assert (first.reading.answer.thought, first.reading.answer.text) == ("Hm.", "Yes")
+    for more, parent in ((result("y"), "e0"), (user("y"), None)):
+        prompt = renderer.prompt(ask(user("x"), echo(first), more), [first])
+        assert prompt.parent == parent
+        assert ("Hm." in chat.spell(prompt.ids)) == (parent is not None)
 
 
 def test_a_thought_within_the_text_is_the_same_thought(chats):
