@@ -176,8 +176,9 @@ def test_a_model_that_begins_its_thought_itself_keeps_it_as_long_as_the_template
     bare = "assistant\\n' + shown"
     kept = "message.reasoning_content and (loop.last or messages[-1].role == 'tool')"
     thought = f"assistant\\n' + ('<think>' + message.reasoning_content + '</think>' if {kept} else '') + shown"
-    assert bare in (template := file.read_text())
-    file.write_text(template.replace(bare, thought))
+    template = file.read_text("utf-8")
+    assert bare in template
+    file.write_text(template.replace(bare, thought), "utf-8")
     chat = ChatTokenizer(tmp_path)
     renderer = Renderer(chat)
     first = sample(renderer, chat, ask(user("x")), [], "<think>Hm.</think>Yes")
