@@ -61,7 +61,7 @@ def cost(checkout: Path, output: Path, overrides: list[str]) -> Counter[str]:
 def metrics(output: Path) -> dict[tuple[int, str], float]:
     """Read every number of the run's log that is no time."""
     (log,) = output.glob("*/*/metrics.jsonl")
-    rows = map(json.loads, log.read_text("utf-8").splitlines())
+    rows = map(json.loads, log.read_text(encoding="utf-8").splitlines())
     timed = ("time/", "env/busy", "env/leased", "env/acting")
     named = ((number, name, value) for number, row in enumerate(rows) for name, value in row.items())
     return {
