@@ -213,7 +213,7 @@ class Method(ABC):
             raise ConfigError(
                 f"{type(self).__name__} credits steps, and trajectory {odd.id!r} has {len(odd.steps)} steps and "
                 f"{len(odd.exchanges)} exchanges, which must be one and the same: choose a method that credits "
-                "trajectories, such as method=grpo"
+                "trajectories, such as GRPO, the default"
             )
 
     def all_credits(self, groups: Sequence[Group]) -> list[list[Credit]]:
