@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,70 +9,17 @@ from hypothesis import strategies as st
 
 from arpo.endpoint.conversation import Picture
 from arpo.endpoint.rendering import Renderer
-from arpo.endpoint.session import COUNTED, KEPT, Alias, Budgets, Session
+from arpo.endpoint.session import COUNTED, KEPT, Alias, Budgets
 from arpo.endpoint.wire.dialects import DIALECTS
 from arpo.errors import EngineError, RefusedError
-from arpo.inference.engine import Response, Sampling
 from arpo.models.tokenization import tokenize
-from arpo.types import Outcome, Trajectory, screenshot_key
+from tests.endpoint.episodes import Episode
 from tests.endpoint.samples import STAMP
 from tests.endpoint.test_rendering import TOOL, ask, call_of, result, said, thinking, user
-from tests.endpoint.test_splicing import drifting, edited
+from tests.endpoint.test_splicing import edited
 from tests.models.samples import screenshot
 
 SHOTS = [Picture(png, key, 112, 140) for key, png in map(screenshot, range(3))]
-PLENTY = Budgets(answers=1000, tokens=10**6)
-
-
-class Episode:
-    """A session and a scripted engine, which remembers each request and its response by the number of the exchange."""
-
-    def __init__(self, chat, renderer=None, *, budgets=PLENTY, max_tokens=500, max_context=10**5, seed=7, **options):
-        self.chat, self.numbers = chat, count()
-        sampling = Sampling(temperature=0.8, max_tokens=max_tokens)
-        limits = {"max_context": max_context, "budgets": budgets}
-        self.session = Session(
-            "0/1/2", renderer or Renderer(chat), chat, seed=seed, sampling=sampling, **limits, **options
-        )
-        self.heard = []
-
-    def response(self, text, *, ids=None, ended=True):
-        ids = (*(drifting(self.chat, text) if ids is None else ids), *([self.chat.end_of_turn_id] if ended else []))
-        logprobs = tuple(-1e-4 * next(self.numbers) for _ in ids)
-        return Response(ids, logprobs, "stop" if ended else "length", policy_version=3)
-
-    def record(self, turn, text, **options):
-        response = self.response(text, **options)
-        answer = self.session.record(turn, response)
-        self.heard.append((turn, response))
-        return answer
-
-    def answer(self, asked, *texts, deliver=True, **options):
-        """Answer a request, and return its turns and the messages that the agent has of it."""
-        turns = self.session.open(asked)
-        answers = [self.record(turn, text, **options) for turn, text in zip(turns, texts, strict=True)]
-        if deliver:
-            self.session.deliver(turns)
-        return turns, [said(*answer.parts()) for answer in answers]
-
-    def trajectory(self):
-        """Check the whole record against what the engine got and sampled, and return it."""
-        ended = {"outcome": Outcome.FINISHED, "task_reward": 1.0, "format_reward": 0.0}
-        exchanges = self.session.close()
-        shots = self.session.screenshots
-        made = Trajectory("0/1/2", "t", "d", "", 7, (), **ended, exchanges=exchanges, screenshots=shots)
-        for number, ((turn, response), exchange) in enumerate(zip(self.heard, exchanges, strict=True)):
-            ids, pictures = made.context(number)
-            assert ids == turn.request.prompt_ids
-            assert [picture.key for picture in pictures] == [screenshot_key(png) for png in turn.request.images]
-            assert (exchange.response_ids, exchange.sampler_logprobs) == (response.token_ids, response.logprobs)
-            assert (exchange.finish, exchange.policy_version) == (response.finish_reason, 3)
-        assert all(screenshot_key(png) == key for key, png in made.screenshots.items())
-        # Each log-probability is the only one of its value: those in the sequences are those that are trained, once.
-        trained = Counter(each for tokens in tokenize(made, self.chat) for each in tokens.sampler_logprobs.tolist())
-        wanted = [each for said in exchanges for each in said.sampler_logprobs[: len(said.trained_ids)]]
-        assert sorted(trained.elements()) == pytest.approx(sorted(wanted))
-        return made
 
 
 @pytest.fixture(scope="module")
@@ -81,31 +27,33 @@ def plain(chats):
     return chats["plain"]
 
 
-def parents(episode):
-    return [exchange.parent for exchange in episode.trajectory().exchanges]
+@pytest.fixture
+def episode(plain):
+    return Episode(plain)
 
 
-def places(episode):
-    return tuple(episode.session.counters()[name] for name in ("begun", "continued", "forked"))
+def tree(episode):
+    """Return the parents, and how many of the exchanges begin, continue and fork."""
+    counters = episode.session.counters()
+    parents = [exchange.parent for exchange in episode.trajectory().exchanges]
+    return parents, tuple(counters[name] for name in ("begun", "continued", "forked"))
 
 
 def test_an_agent_that_only_appends_has_one_chain_with_each_picture_once(chat):
     episode = Episode(chat)
     messages = [user("Do it.", SHOTS[0])]
     for turn in range(4):
-        text = thinking(episode.session._renderer, f"Turn {turn}.\n{call_of(episode.session._renderer)}")
+        text = thinking(episode.renderer, f"Turn {turn}.\n{call_of(episode.renderer)}")
         _, answered = episode.answer(ask(*messages, tools=(TOOL,)), text, ended=turn != 2)
         messages += [*answered, result("done", SHOTS[turn % 3])]
     made = episode.trajectory()
-    assert [exchange.parent for exchange in made.exchanges] == [None, 0, 1, 2]
     shown = [[picture.key for picture in exchange.pictures] for exchange in made.exchanges]
     assert shown == [[SHOTS[number].key] for number in (0, 0, 1, 2)]
     assert len(tokenize(made, chat)) == 1
-    assert places(episode) == (1, 3, 0)
+    assert tree(episode) == ([None, 0, 1, 2], (1, 3, 0))
 
 
-def test_an_edited_history_is_a_new_root_and_a_branch_goes_on_from_where_it_was_left(plain):
-    episode = Episode(plain)
+def test_an_edited_history_is_a_new_root_and_a_branch_goes_on_from_where_it_was_left(episode):
     first, second = user("Do it."), user("Go on.")
     _, [one] = episode.answer(ask(first), "Yes")
     _, [two] = episode.answer(ask(first, one, second), "Well")
@@ -113,12 +61,10 @@ def test_an_edited_history_is_a_new_root_and_a_branch_goes_on_from_where_it_was_
     episode.answer(ask(first, one, user("Stop.")), "Branch")
     episode.answer(ask(first, one, second, two, second), "So")
     episode.answer(ask(user("Another.")), "New")
-    assert parents(episode) == [None, 0, None, 0, 1, None]
-    assert places(episode) == (2, 3, 1)
+    assert tree(episode) == ([None, 0, None, 0, 1, None], (2, 3, 1))
 
 
-def test_siblings_are_all_trained_and_any_of_them_goes_on(plain):
-    episode = Episode(plain)
+def test_siblings_are_all_trained_and_any_of_them_goes_on(episode):
     turns, answered = episode.answer(ask(user("x"), n=3), "One", "Two", "Three")
     assert len({turn.request.sampling.seed for turn in turns}) == len({turn.name for turn in turns}) == 3
     episode.answer(ask(user("x"), answered[1], user("y")), "Four")
@@ -127,40 +73,33 @@ def test_siblings_are_all_trained_and_any_of_them_goes_on(plain):
     assert made.sequences() == [([0], [0]), ([2], [2]), ([1, 3], [1, 3])]
 
 
-def test_what_stands_behind_a_stop_is_sampled_and_in_no_context_and_not_trained(plain):
-    episode = Episode(plain)
-    ids = plain.encode_response("Action: wait()\nObs: click")[:-1]
+def test_what_stands_behind_a_stop_is_sampled_and_in_no_context_and_not_trained(episode):
+    ids = episode.chat.encode_response("Action: wait()\nObs: click")[:-1]
     _, [answered] = episode.answer(ask(user("x"), stop=("\nObs",)), "", ids=ids)
     assert answered.said() == "Action: wait()"
     episode.answer(ask(user("x"), answered, user("Obs: real")), "Yes")
     first, second = episode.trajectory().exchanges
     assert second.parent == 0
-    assert plain.decode(first.trained_ids) == "Action: wait()"
-    assert plain.decode(first.response_ids) == "Action: wait()\nObs: click"
+    assert episode.chat.decode(first.trained_ids) == "Action: wait()"
+    assert episode.chat.decode(first.response_ids) == "Action: wait()\nObs: click"
 
 
-def test_an_answer_that_was_not_delivered_is_masked_and_in_no_later_context(plain):
-    episode = Episode(plain)
+def test_an_answer_that_was_not_delivered_is_masked_and_in_no_later_context(episode):
     _, [lost] = episode.answer(ask(user("x")), "Yes", deliver=False)
     [turn], _ = episode.answer(ask(user("x"), lost, user("y")), "Well")
     assert turn.prompt.spliced == (None,)
-    made = episode.trajectory()
-    assert [each.parent for each in made.exchanges] == [None, None]
-    assert (
-        [each.trained for each in made.exchanges] == [bool(each.said_ids) for each in made.exchanges] == [False, True]
-    )
+    lost, heard = episode.trajectory().exchanges
+    assert (lost.parent, lost.trained, lost.said_ids) == (heard.parent, not heard.trained, ()) == (None, False, ())
     assert episode.session.counters()["undelivered"] == 1
 
 
-def test_a_request_that_is_sent_again_has_the_same_bytes_and_counts_once(plain):
-    episode = Episode(plain)
-    asked = ask(user("x"), tools=(TOOL,))
+def test_a_request_that_is_sent_again_has_the_same_bytes_and_counts_once(episode):
     assert episode.session.known("k", "body") is None
-    turns = episode.session.open(asked)
+    turns = episode.session.open(ask(user("x"), tools=(TOOL,)))
     episode.session.remember("k", "body", turns, STAMP)
     assert episode.session.known("k", "body").turns == tuple(turns)  # its twin is in flight
     assert episode.session.answers(turns) is None
-    episode.record(turns[0], f"Yes\n{call_of(episode.session._renderer)}")
+    episode.record(turns[0], f"Yes\n{call_of(episode.renderer)}")
     sent = []
     for _ in range(2):
         kept = episode.session.known("k", "body")
@@ -171,16 +110,11 @@ def test_a_request_that_is_sent_again_has_the_same_bytes_and_counts_once(plain):
     with pytest.raises(RefusedError, match="used for another body") as refused:
         episode.session.known("k", "other")
     assert refused.value.kind == "invalid"
-    episode.answer(ask(user("x"), said("z"), user("y")), "Well")
-    assert [exchange.trained for exchange in episode.trajectory().exchanges] == [True, True]
-
-
-def test_of_requests_that_may_be_sent_again_the_oldest_are_forgotten(plain):
-    session = Episode(plain).session
-    for number in range(KEPT + 1):
-        session.remember(f"k{number}", "body", [], STAMP)
-    assert session.known("k0", "body") is None
-    assert session.known("k1", "body") is not None
+    for number in range(KEPT):
+        assert episode.session.known("k", "body") is not None
+        episode.session.remember(f"k{number}", "body", [], STAMP)
+    assert episode.session.known("k", "body") is None  # the oldest are forgotten
+    assert [exchange.trained for exchange in episode.trajectory().exchanges] == [True]
 
 
 def test_a_turn_that_the_engine_has_failed_is_asked_anew_and_frees_its_budget(plain):
@@ -201,12 +135,8 @@ def test_a_turn_that_the_engine_has_failed_is_asked_anew_and_frees_its_budget(pl
 
 
 def test_seeds_follow_from_the_context_and_how_often_it_was_asked_in_whatever_order(plain):
-    asks = [
-        ask(user("x")),
-        ask(user("x", SHOTS[0])),
-        ask(user("x", SHOTS[1])),
-        replace(ask(user("x")), alias="helper"),
-    ]
+    asks = [ask(user("x")), ask(user("x", SHOTS[0])), ask(user("x", SHOTS[1]))]
+    asks.append(replace(asks[0], alias="helper"))
 
     def seeds(order, **options):
         session, found = Episode(plain, **options).session, {}
@@ -240,8 +170,7 @@ def test_sampling_is_the_runs_and_an_answer_is_as_long_as_all_limits_allow(plain
     assert refused.value.kind == "context_length_exceeded"
 
 
-def test_only_answers_of_trained_aliases_are_trained(plain):
-    episode = Episode(plain)
+def test_only_answers_of_trained_aliases_are_trained(episode):
     for alias in ("policy", "helper", "greedy", "gpt-5"):
         episode.answer(replace(ask(user("x")), alias=alias), "Yes")
     assert [exchange.trained for exchange in episode.trajectory().exchanges] == [True, False, False, True]
@@ -259,19 +188,14 @@ def test_a_spent_budget_is_refused_until_the_end(plain, budgets):
     assert (refused.value.kind, refused.value.retry_after_s) == ("rate_limit_exceeded", 10.0)
 
 
-def test_nothing_comes_into_the_record_behind_the_end(plain):
-    episode = Episode(plain)
+def test_nothing_comes_into_the_record_behind_the_end(episode):
     late, _ = episode.answer(ask(user("x")), "Yes", deliver=False)
     [turn] = episode.session.open(ask(user("x")))
     record = episode.session.close()
     session, response = episode.session, episode.response("Yes")
-    for call in (
-        lambda: session.open(ask(user("x"))),
-        lambda: session.record(turn, response),
-        lambda: session.deliver(late),
-        lambda: session.known("k", "body"),
-    ):
-        with pytest.raises(RefusedError) as refused:
+    opens, records = lambda: session.open(ask(user("x"))), lambda: session.record(turn, response)
+    for call in (opens, records, lambda: session.deliver(late), lambda: session.known("k", "body")):
+        with pytest.raises(RefusedError, match="has ended") as refused:
             call()
         assert refused.value.kind == "closed"
     assert session.close() == record
@@ -282,15 +206,14 @@ def test_a_response_that_cannot_have_been_sampled_is_the_engines_failure(plain):
     episode = Episode(plain, max_tokens=20)
     [turn] = episode.session.open(ask(user("x")))
     good = episode.response("Yes")
-    long = episode.response("", ids=(40,) * 20)
     wrong = [
         replace(good, logprobs=good.logprobs[:-1]),
         replace(good, logprobs=(float("nan"), *good.logprobs[1:])),
         replace(good, finish_reason="abort"),
-        replace(good, token_ids=good.token_ids[:-1], logprobs=good.logprobs[:-1]),
-        replace(good, token_ids=(), logprobs=(), finish_reason="length"),
         replace(good, token_ids=(plain.image_token_id, *good.token_ids[1:])),
-        long,
+        replace(episode.response("Yes", ended=False), finish_reason="stop"),
+        episode.response("", ids=(), ended=False),
+        episode.response("", ids=(40,) * 20),
     ]
     for response in wrong:
         with pytest.raises(EngineError, match="response"):
@@ -331,8 +254,7 @@ def test_a_window_of_pictures_has_a_root_a_step_once_it_moves_and_trains_each_an
         history = [each for at, before in enumerate(turns) for each in (*shown[at], before)]
         _, answered = episode.answer(ask(user("Do it."), *history, *shown[step]), f"Action: wait({step})")
         turns += answered
-    assert parents(episode) == [None, 0, None, None]
-    assert len(tokenize(episode.trajectory(), plain)) == 3
+    assert tree(episode) == ([None, 0, None, None], (1, 1, 2))
 
 
 # --- any history ----------------------------------------------------------------------------------------------------
