@@ -181,7 +181,7 @@ class Session:
             self._past[turn.name] = Sampled(turn.name, turn.prompt.ids, keys, reading)
 
     def drop(self, turns: Iterable[Turn]) -> None:
-        """Give up turns in flight, whose budget is free again; if their request is sent again, it is a new one."""
+        """Abandon turns in flight, whose budget is free again; if their request is sent again, it is a new one."""
         names = {turn.name for turn in turns} & self._in_flight.keys()
         self._in_flight = {name: turn for name, turn in self._in_flight.items() if name not in names}
         self._counts["dropped"] += len(names)
