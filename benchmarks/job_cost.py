@@ -18,7 +18,7 @@ import uuid
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import Popen
 
 import psutil
 
@@ -39,7 +39,8 @@ def cost(checkout: Path, output: Path, overrides: list[str]) -> Counter[str]:
     mark = uuid.uuid4().hex
     environment = {"OMP_NUM_THREADS": "1", **os.environ, MARK: mark}
     command = [sys.executable, "train.py", "experiment=arpo_miniwob", f"paths.output={output}", *overrides]
-    job = Popen(command, cwd=checkout, env=environment, stdout=DEVNULL, stderr=DEVNULL)
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - gone with the job
+    job = Popen(command, cwd=checkout, env=environment, stdout=log, stderr=log)
     ours: dict[psutil.Process, bool] = {}
     spent: dict[psutil.Process, tuple[str, float]] = {}
     while job.poll() is None:
@@ -51,7 +52,9 @@ def cost(checkout: Path, output: Path, overrides: list[str]) -> Counter[str]:
                     ours[process] = True
         time.sleep(0.25)
     if job.returncode:
-        raise SystemExit(f"the job in {checkout} ended with {job.returncode}: see {output}")
+        log.seek(0)
+        said = log.read().decode(errors="replace")[-2000:]
+        raise SystemExit(f"the job in {checkout} ended with {job.returncode}:\n{said}")
     parts: Counter[str] = Counter()
     for part, seconds in spent.values():
         parts[part] += seconds  # type: ignore[assignment]  # floats too

@@ -306,6 +306,11 @@ class VllmEngine(ThreadedEngine):
                 "the policy has weights of its own: vLLM does not say where it has those of this model: %s", error
             )
             return {}
+        if not places:
+            log.warning(
+                "the policy has weights of its own: vLLM runs in another process; unset "
+                "VLLM_ENABLE_V1_MULTIPROCESSING, or set engine.one_copy=false"
+            )
         return dict(places)
 
     def _reset_caches(self) -> None:

@@ -97,7 +97,7 @@ class Policy(nn.Module):
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
         logits_chunk: Tokens whose logits exist at the same time.
         mlp_chunk: Tokens whose widest activations, those inside an MLP of the language model, exist at the same time:
-            the backward pass computes each part again. None: all of a row.
+            the backward pass computes each part again. None: all of a batch.
         mesh: Ranks over which the weights are cut (`arpo.models.placement`); None keeps them whole.
         shared: Weights of an engine of this process by their names in the checkpoint: those of the same format are the
             policy's too, the others are read from the checkpoint.
@@ -324,7 +324,8 @@ class Policy(nn.Module):
         own = {name: weight for name, weight in alike.items() if torch.equal(weight, weights[name].to(weight))}
         if len(own) < len(alike):
             log.warning(
-                "%d weights are not shared, in which the engine holds other values than the checkpoint, %s among them",
+                "%d weights are not shared, in which the engine holds other values than the checkpoint, %s among "
+                "them: there are two copies of these; start again where the checkpoint was replaced meanwhile",
                 len(alike) - len(own),
                 min(alike.keys() - own.keys()),
             )
@@ -393,8 +394,9 @@ def divide_mlps(model: Any, tokens: int) -> None:
 def _in_parts(
     mlp: Callable[[Tensor], Tensor], tokens: int, hidden: Float[Tensor, "batch tokens width"]
 ) -> Float[Tensor, "batch tokens width"]:
-    parts = torch.split(hidden, tokens, dim=1)
-    return torch.cat([checkpoint(mlp, part, use_reentrant=False, preserve_rng_state=False) for part in parts], dim=1)
+    parts = torch.split(hidden.flatten(0, 1), tokens)  # of all rows together: short ones are packed into a batch
+    done = [checkpoint(mlp, part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    return torch.cat(done).view_as(hidden)
 
 
 # --- log-probabilities in float32, without the logits of all tokens at once ------------------------------------------

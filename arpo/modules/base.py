@@ -245,13 +245,13 @@ class PolicyModule(L.LightningModule):
     def on_fit_start(self) -> None:
         for policy in self.frozen:
             policy.to(self.device)
-        if self.policy.shared:
+        if "policy" in self._modules and self.policy.shared:
             held = {weight.data_ptr() for weight in engine_weights(self.trainer).values()}
             apart = [each for each in self.policy.shared if each.data_ptr() not in held]
             if apart:
                 log.warning(
-                    "%d weights that the policy shared with its engine are in memory twice: this fit has another "
-                    "engine, and its copy",
+                    "%d weights that the policy shared with its engine are in memory twice, because this fit has "
+                    "another engine: to save the memory, start it in a process of its own",
                     len(apart),
                 )
 

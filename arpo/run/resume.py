@@ -22,7 +22,7 @@ MAY_DIFFER = re.compile(
     r"|trainer\.(?!strategy|precision|gradient|accumulate|limit_train).*|trainer\.strategy\.(?!_target_).*"
     r"|env\.(?!make_env).*|env\.make_env\.(machine|cache|grader_python|tabs|\w*timeout_s)"
     r"|rollout\.settings\.(stall_s|max_attempts)"
-    r"|module\.micro_batch_tokens|(.*\.)?(attention|gradient_checkpointing|offload_activations)"
+    r"|module\.micro_batch_tokens|(.*\.)?(attention|gradient_checkpointing|offload_activations|mlp_chunk|logits_chunk)"
     # what looks on: callbacks keep nothing that an update reads, but for `replay` and `entropulse`, compared elsewhere
     r"|callbacks|evaluation"
     # copies of other parts, by interpolation

@@ -77,6 +77,7 @@ def test_another_configuration_is_refused_with_what_differs(run, before, now, ke
         ["logger=csv"],
         ["threads=2", "env.size=2", "env.step_timeout_s=99"],
         ["+model.policy.attention=eager", "rollout.settings.max_attempts=9"],
+        ["+model.policy.mlp_chunk=512", "+model.policy.logits_chunk=64"],
         ["engine=hf"],
         ["callbacks.checkpoint.every_n_iterations=1", "evaluation.rollouts_per_task=2"],
         ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=selective"],

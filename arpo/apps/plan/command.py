@@ -32,6 +32,7 @@ from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.offline.base import OfflineModule
+from arpo.run.arguments import check_arguments
 from arpo.run.build import build, engine_key, engines_sleep, imitates, method_of, rolls_out
 from arpo.run.build import compose as compose_file
 from arpo.run.choices import CONF, short_choices
@@ -61,7 +62,9 @@ def main(overrides: Sequence[str]) -> int:
     def attempt(settings: Sequence[str]) -> Plan | None:
         log.warning("  %s", " ".join(settings))
         try:
-            return estimate(compose([*overrides, *" ".join(settings).split()]))
+            tried = compose([*overrides, *" ".join(settings).split()])
+            check_arguments(tried, ("arpo.inference", "arpo.modules", "arpo.models"))
+            return estimate(tried)
         except (ConfigError, HydraException):
             return None  # they do not go with the others
 
@@ -240,7 +243,7 @@ def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float, shared_gib
     """Return the GiB that an engine keeps on a training GPU during an update, beside what is the trainer's too."""
     if layout.name == "split":
         return 0.0
-    return float(cfg.assumptions.asleep_gib) if engines_sleep(cfg) else share_gib - shared_gib
+    return float(cfg.assumptions.asleep_gib) if engines_sleep(cfg) else max(0.0, share_gib - shared_gib)
 
 
 def has_one_copy(cfg: DictConfig, layout: Layout) -> bool:

@@ -25,5 +25,6 @@ def check_memory(cfg: DictConfig) -> None:
     if plan.troubles():
         lines = "\n".join(f"  - {line}" for line in plan.troubles())
         raise ConfigError(
-            f"this run does not fit the GPUs here:\n{lines}\n`python -m arpo plan` with the same words says what helps"
+            f"this run does not fit the GPUs here:\n{lines}\n`python -m arpo plan` with the same words and "
+            f"gpu.memory_gib={memory_gib:.1f} says what helps"
         )

@@ -71,9 +71,9 @@ class Plan:
         """Return the plan with `share_setting`; None where that does not fit, or changes nothing."""
         share_gib = self.left_share * self.case.gpu.memory_gib
         more = share_gib - self.serving.share_gib
-        if not self.share_key or abs(more) < 0.01 * self.case.gpu.memory_gib:
+        if not self.share_key or abs(more) < 0.005 * self.case.gpu.memory_gib:
             return None
-        kept = self.engine_gib + (0.0 if self.case.work.sleeps else more)
+        kept = max(0.0, self.engine_gib + (0.0 if self.case.work.sleeps else more))
         divided = replace(self, engine_gib=kept, serving=self.serving.with_share(share_gib))
         return None if divided.troubles() else divided
 
@@ -179,7 +179,10 @@ def advise(plan: Plan, offered: Sequence[str], attempt: Attempt) -> tuple[list[t
         together = tried[settings].divided() if with_share else tried[settings]
         if together is not None and not together.troubles():
             more = (tried[settings].share_setting,) if with_share else ()
-            return [*rows, _row((*settings, *more), together)], "each setting alone, and the fewest that fit together"
+            return [
+                *rows,
+                _row((*settings, *more), together),
+            ], "each setting alone, and the fewest found to fit together"
     return rows, f"each setting alone; no set of up to {LARGEST_SET} of those that are known was found to fit"
 
 
@@ -207,13 +210,14 @@ def promising(plan: Plan, alone: Mapping[str, Plan]) -> Iterator[tuple[tuple[str
 
 def _expected(plan: Plan, others: Sequence[Plan]) -> Plan:
     def left(now: float, then: Sequence[float]) -> float:
-        return now * prod(each / now for each in then) if now else max(then)
+        return now * prod(min(1.0, each / now) for each in then) if now else min(then)
 
     peak = Counter({part: left(plan.peak[part], [each.peak[part] for each in others]) for part in plan.peak})
     cache = left(plan.cache_gib, [each.cache_gib for each in others])
     least = min((plan, *others), key=lambda each: each.serving.context_gib)
     kept = min(each.engine_gib for each in (plan, *others))
-    return replace(plan, peak=peak, cache_gib=cache, engine_gib=kept, serving=least.serving)
+    alike = min(others, key=lambda each: -each.case.weights.shared_bytes)  # of what one setting shares, all do
+    return replace(plan, case=alike.case, peak=peak, cache_gib=cache, engine_gib=kept, serving=least.serving)
 
 
 def _row(settings: Sequence[str], plan: Plan) -> tuple[str, str, str]:

@@ -58,7 +58,7 @@ def test_the_fewest_settings_that_fit_are_told_and_of_these_the_least_loss(memor
         assert (told[0], said) == (expected, "each setting alone")
         assert rows[0][1:] == ("15.8 GiB", attempt([expected]).verdict())
     else:
-        assert (told[-1], said) == (expected, "each setting alone, and the fewest that fit together")
+        assert (told[-1], said) == (expected, "each setting alone, and the fewest found to fit together")
         assert len(tried) == 1 + len(LEFT) + 1 + 1  # one set was enough
     assert "spent" not in told
 
@@ -72,6 +72,37 @@ def test_where_no_set_fits_that_is_said_and_an_engine_that_does_not_fit_needs_ro
     attempt = world(18.0, [], serves=False)
     rows, _ = advise(attempt([]), [*LEFT, "split"], attempt)
     assert rows[-1][0] == "offloaded split"
+
+
+def test_a_part_that_is_nearly_nothing_at_the_first_peak_rules_no_set_out():
+    peaks = {
+        (): {"optimizer": 30.0, "temporaries": 0.03},
+        ("offloaded",): {"optimizer": 10.0, "temporaries": 20.0},  # the peak is elsewhere then
+        ("adapters",): {"optimizer": 8.0, "temporaries": 18.0},
+        ("offloaded", "adapters"): {"optimizer": 2.0, "temporaries": 12.0},
+    }
+    usual = world(16.0, [])
+
+    def attempt(settings: Sequence[str]) -> Plan:
+        peak = Counter({part: gib * GIB for part, gib in peaks[tuple(settings)].items()})
+        return replace(usual([]), peak=peak)
+
+    rows, _ = advise(attempt([]), ["offloaded", "adapters"], attempt)
+    assert rows[-1][:2] == ("offloaded adapters", "14.0 GiB")
+
+
+def test_one_hundredth_of_a_share_is_a_setting():
+    plan = beside(20.0, [])(["offloaded", "checkpointed"])
+    assert plan is not None
+    for gib in (23.5, 39.4, 79.2, 139.8):
+        case = replace(plan.case, gpu=replace(plan.case.gpu, memory_gib=gib))
+        own = replace(plan, case=case, serving=plan.serving.with_share(0.5 * gib), engine_gib=0.5 * gib)
+        room = replace(own, reserve_gib=0.508 * gib - 12.0)  # 0.49 is left
+        assert room.troubles()
+        found = room.divided()
+        assert found is not None
+        assert room.left_share == 0.49
+        assert found.serving.share_gib == pytest.approx(0.49 * gib)
 
 
 def test_sets_of_which_plans_are_made_are_few():
@@ -116,7 +147,7 @@ def test_an_engine_gets_what_the_trainer_leaves_with_the_settings_beside_it(memo
     assert together[expected].startswith("It fits: ")
     assert not any("share" in name for names in tried for name in names)  # it needs no simulation
     alone = len(expected.split()) == 1
-    assert said == "each setting alone" + ("" if alone else ", and the fewest that fit together")
+    assert said == "each setting alone" + ("" if alone else ", and the fewest found to fit together")
 
 
 def test_two_settings_are_found_of_which_neither_trains_nor_serves_alone():
