@@ -139,7 +139,7 @@ def estimate(cfg: DictConfig) -> Plan:
     weights = simulated.weights
     if has_one_copy(cfg, layout):
         in_turn = not settings.max_policy_lag
-        weights = with_shared(weights, module.policy, dtype_of(cfg.engine.dtype), in_turn=in_turn)
+        weights = with_shared(weights, simulated.policy, dtype_of(cfg.engine.dtype), in_turn=in_turn)
     case = Case(simulated.shape, weights, longest, work_of(cfg), layout, gpu)
     given, share = cfg.assumptions, engine_share(cfg)
     shared = weights.shared_bytes

@@ -35,6 +35,8 @@ class Simulated:
     offloaded: Offloaded
     weights: Weights
     shape: PreTrainedConfig
+    policy: Policy
+    """That of the update, of fake tensors."""
 
 
 def simulate(
@@ -81,7 +83,7 @@ def simulate(
             resident, moments = tracker.now["parameters"] + tracker.now["optimizer"], tracker.now["host"]
             accumulate(module, tracker, longest)
     offloaded = Offloaded(moments, tracker.host_peak - moments)
-    return Simulated(tracker.peak, resident, offloaded, weights, shape)
+    return Simulated(tracker.peak, resident, offloaded, weights, shape, module.policy)
 
 
 def count(policy: Policy) -> Weights:
