@@ -278,6 +278,7 @@ BASES = (
     "train experiment=offline_dpo",
     "train experiment=smoke method=c3po module.objective.budget=120 entropulse=on curriculum=stages replay=adapr",
     "train experiment=one_gpu",
+    "plan experiment=one_gpu",
     "train experiment=smoke method=ui_tars2",
     "train experiment=smoke method=gigpo",
     "train experiment=distillation",
