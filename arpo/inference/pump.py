@@ -242,10 +242,10 @@ class ThreadedEngine(ABC):
         self._counts["check_s"] += time.monotonic() - began  # type: ignore[assignment]  # floats too
 
     def _counted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        self._shares, own = False, self._shared or {}
+        self._shares = False
         for name, tensor in tensors:
             self._counts["steps"] += 1
-            if name in own and _same_memory(tensor, own[name]):
+            if self._is_shared(name, tensor):
                 self._shares = True
             else:
                 self._counts["moved_bytes"] += tensor.nbytes
@@ -253,12 +253,16 @@ class ThreadedEngine(ABC):
 
     def _not_shared(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]] | None:
         """Return the tensors of an update again; None where all are the engine's own, in which it has been made."""
-        own, seen = self._shared or {}, []
+        seen = []
         for name, tensor in tensors:
             seen.append((name, tensor))
-            if name not in own or not _same_memory(tensor, own[name]):
+            if not self._is_shared(name, tensor):
                 return chain(seen, tensors)
-        return None if own else iter(seen)
+        return None if self._shared else iter(seen)
+
+    def _is_shared(self, name: str, tensor: Tensor) -> bool:
+        own = (self._shared or {}).get(name)
+        return own is not None and _same_memory(tensor, own)
 
     def _keep_sharing(self) -> None:
         """Check that the engine still computes with the tensors that it shares, and note what they are now."""
@@ -271,7 +275,7 @@ class ThreadedEngine(ABC):
 
     def _note_unchanged(self, received: "ChecksummedTensors") -> None:
         """Note the weights after an update, where a policy is views of some; of an adapter's base it may be."""
-        if any(base_name(name) != name for name in received.names):
+        if has_adapter(received.names):
             if self._shared and self._unchanged is None:
                 self._unchanged = self._whole_checksum()
         else:
@@ -475,6 +479,11 @@ def base_name(name: str) -> str:
     """Return the name of the weight that an adapter's tensor updates, or the name itself if it is a weight's."""
     layer, _, factor = name.partition(".lora_")
     return f"{layer}.weight" if factor else name
+
+
+def has_adapter(names: Iterable[str]) -> bool:
+    """Return whether the names of an update's tensors are an adapter's, and not those of weights alone."""
+    return any(base_name(name) != name for name in names)
 
 
 def checksum(tensor: Tensor) -> Tensor:

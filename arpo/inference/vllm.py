@@ -25,7 +25,7 @@ from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context
-from arpo.inference.pump import MODULUS, ThreadedEngine, base_name, check_length, check_request
+from arpo.inference.pump import MODULUS, ThreadedEngine, base_name, check_length, check_request, has_adapter
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.policy import dtype_of
 from arpo.models.processor import is_recurrent
@@ -289,8 +289,7 @@ class VllmEngine(ThreadedEngine):
             self._adapter = adapter
 
     def _checksum(self, names: Sequence[str]) -> int:
-        adapter = any(base_name(name) != name for name in names)
-        parts: list[dict[str, int]] = self._engine.collective_rpc("checksums", args=(adapter,))
+        parts: list[dict[str, int]] = self._engine.collective_rpc("checksums", args=(has_adapter(names),))
         found: defaultdict[str, set[int]] = defaultdict(set)
         for name, value in (item for part in parts for item in part.items()):
             found[name].add(value)  # what several GPUs hold alike counts once, and their shards add up

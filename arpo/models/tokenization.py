@@ -278,16 +278,11 @@ class ChatTokenizer:
         found = []
         for message in messages:
             role, content = message["role"], message["content"]
-            made = (
-                {**message, "content": marked(content, role)}
-                if isinstance(content, str)
-                else {
-                    **message,
-                    "content": [
-                        part | {"text": marked(part["text"], role)} if "text" in part else part for part in content
-                    ],
-                }
-            )
+            if isinstance(content, str):
+                content = marked(content, role)
+            else:
+                content = [part | {"text": marked(part["text"], role)} if "text" in part else part for part in content]
+            made = {**message, "content": content}
             if "reasoning_content" in message:
                 made["reasoning_content"] = self._hidden(message["reasoning_content"], thinking)
             if "tool_calls" in message:
@@ -303,12 +298,10 @@ class ChatTokenizer:
         """
         if isinstance(value, str):
             body = value.strip()
-            before, _, after = value.partition(body) if body else (value, "", "")
-            return (
-                f"{before}{mark}{mark.join(body) if self._markup.search(body) else body}{mark}{after}"
-                if body
-                else value
-            )
+            if not body:
+                return value
+            before, _, after = value.partition(body)
+            return f"{before}{mark}{mark.join(body) if self._markup.search(body) else body}{mark}{after}"
         if isinstance(value, Mapping):
             return {
                 self._hidden(key, mark) if self._markup.search(key) else key: self._hidden(each, mark)

@@ -129,12 +129,7 @@ def estimate(cfg: DictConfig) -> Plan:
         buckets = not OmegaConf.select(cfg, "trainer.strategy.gradient_as_bucket_view", default=False)
         ranks, length = layout.trainers, cfg.iterations
         simulated = simulate(
-            module,
-            longest,
-            strategy=layout.strategy,
-            ranks=ranks,
-            iterations=length,
-            buckets=buckets,
+            module, longest, strategy=layout.strategy, ranks=ranks, iterations=length, buckets=buckets
         )
     weights = simulated.weights
     if has_one_copy(cfg, layout):

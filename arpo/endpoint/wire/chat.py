@@ -9,7 +9,6 @@ from arpo.endpoint.conversation import (
     Answer,
     Ask,
     Message,
-    Role,
     Stamp,
     Thought,
     Tool,
@@ -28,11 +27,10 @@ from arpo.endpoint.wire.common import (
     invalid,
     tool,
 )
-from arpo.endpoint.wire.openai import Options, Part, check_function, error, parts, unhonoured
+from arpo.endpoint.wire.openai import ROLES, Options, Part, check_function, error, parts, unhonoured
 from arpo.errors import RefusedError
 
 PATH = "/v1/chat/completions"
-_ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 class _Function(msgspec.Struct):
@@ -106,10 +104,10 @@ def _message(said: _Said, pictures: Reader, limits: Limits) -> Message:
     content = tuple(parts(said.content, pictures, role=said.role))
     if said.role == "tool":
         return Message("tool", (ToolResult(said.tool_call_id or "", content),))
-    if said.role not in _ROLES:
-        raise invalid(f"messages: role must be one of {', '.join(_ROLES)} or tool, got {said.role[:40]!r}")
+    if said.role not in ROLES:
+        raise invalid(f"messages: role must be one of {', '.join(ROLES)} or tool, got {said.role[:40]!r}")
     if said.role != "assistant":
-        return Message(_ROLES[said.role], content)
+        return Message(ROLES[said.role], content)
     thought = said.reasoning_content or said.reasoning
     calls = [call(each.id, each.function.name, each.function.arguments, limits) for each in said.tool_calls or ()]
     return Message("assistant", (*([Thought(thought)] if thought else []), *content, *calls))

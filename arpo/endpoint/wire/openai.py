@@ -5,9 +5,12 @@ from typing import Any
 
 import msgspec
 
-from arpo.endpoint.conversation import Picture, Text
+from arpo.endpoint.conversation import Picture, Role, Text
 from arpo.endpoint.wire.common import KINDS, Encode, Reader, invalid
 from arpo.errors import RefusedError
+
+ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+"""The roles of messages, but for results of tools."""
 
 
 class Part(msgspec.Struct):

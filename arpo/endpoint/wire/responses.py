@@ -13,7 +13,6 @@ from arpo.endpoint.conversation import (
     Answer,
     Ask,
     Message,
-    Role,
     Stamp,
     Text,
     Thought,
@@ -33,11 +32,10 @@ from arpo.endpoint.wire.common import (
     invalid,
     tool,
 )
-from arpo.endpoint.wire.openai import Options, Part, check_function, parts, unhonoured
+from arpo.endpoint.wire.openai import ROLES, Options, Part, check_function, parts, unhonoured
 from arpo.errors import RefusedError
 
 PATH = "/v1/responses"
-_ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _ORDER: dict[type, int] = {Thought: 0, Text: 1, ToolCall: 2}
 
 
@@ -124,8 +122,8 @@ def _continues(last: Message, message: Message) -> bool:
 
 def _message(item: _Item, pictures: Reader, limits: Limits) -> Message:
     match item.type:
-        case "message" if item.role in _ROLES:
-            return Message(_ROLES[item.role], tuple(parts(item.content, pictures, role=item.role)))
+        case "message" if item.role in ROLES:
+            return Message(ROLES[item.role], tuple(parts(item.content, pictures, role=item.role)))
         case "function_call":
             return Message("assistant", (call(item.call_id, item.name, item.arguments, limits),))
         case "function_call_output":
