@@ -90,6 +90,10 @@ class EngineGoneError(EngineError):
     """An engine that has died or was closed, and will answer nothing any more."""
 
 
+class HarnessError(RolloutError):
+    """A foreign agent that has asked the model for nothing: its episode says nothing about the policy."""
+
+
 class RefusedError(CountedError):
     """A request of a foreign agent that is refused; `arpo.endpoint.wire.common` has the statuses of its kinds."""
 

@@ -84,7 +84,7 @@ class Kept:
 
 @checked
 class Session:
-    """The conversation of an agent over one episode. Its methods are called from one thread.
+    """The conversation of an agent over one episode. It is called by one thread at a time.
 
     Its key is the name of the episode for engines and logs, and no secret. The seed of `sampling` is not used.
     """
@@ -217,6 +217,11 @@ class Session:
         """Return counts by metric: an exchange has `continued` one, `forked` behind some, or `begun` before any."""
         exchanges = len(self._exchanges)
         return {"exchanges": exchanges, "undelivered": exchanges - len(self._past), **self._counts}
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The names of the model."""
+        return tuple(self._aliases)
 
     def _check_not_closed(self) -> None:
         if self._closed:

@@ -68,6 +68,15 @@ class DesktopEnv(Protocol):
         """Free every resource; idempotent, and never raises."""
 
 
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The end of a program on a desktop."""
+
+    output: str
+    error: str = ""
+    returncode: int = 0
+
+
 class KnownDesktop:
     """The facts of a class of desktops that a run is checked against before it starts; another desktop is trusted."""
 
@@ -83,6 +92,17 @@ class SolvableEnv(Protocol):
 
     def solve(self) -> Iterator[Action]:
         """Yield, closed loop, the next right action; the caller performs each before it asks for the next."""
+
+
+@runtime_checkable
+class ExecutingEnv(Protocol):
+    """An environment that runs programs for its agent, as OSWorld's server does: foreign agents live on it."""
+
+    def execute(self, command: str | Sequence[str], *, shell: bool = False) -> Execution:
+        """Run a program as the user of the desktop; one that does not end in time has failed, which is no error."""
+
+    def look(self) -> Observation:
+        """Return what is on the screen now."""
 
 
 @runtime_checkable

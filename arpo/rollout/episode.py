@@ -220,7 +220,7 @@ async def run_episode(
         response = await meter.of_engine(responder.respond(play.request(least_version)))
         outcome = await _follow(response, spec, responder.prompt, play, env, meter) or play.next_turn()
     parsed = outcome is not Outcome.PARSE_ERROR
-    outcome, reward = await _judge(outcome, spec, env, meter)
+    outcome, reward = await judge(outcome, spec, env, meter)
     return Trajectory(
         id=spec.id,
         task_id=spec.task.id,
@@ -239,7 +239,7 @@ async def run_episode(
     )
 
 
-async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Meter) -> tuple[Outcome, float]:
+async def judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Meter) -> tuple[Outcome, float]:
     """Return the outcome of the episode and its task reward: 0 where the policy can have kept it from being judged."""
     if outcome is not Outcome.DESTROYED:
         try:

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
+from arpo.endpoint.server import Endpoint
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import ArpoError, EngineError, EnvError, RolloutError
+from arpo.errors import ArpoError, EngineError, EnvError, HarnessError, RolloutError
 from arpo.host.log_lines import log_every
 from arpo.host.threads import BackgroundLoop, Signal
 from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer, check_exchanges
 from arpo.rollout.episode import Activity, EpisodeSpec, MayAsk, Meter, Responder, at_once, run_episode
+from arpo.rollout.harness import Harness, HarnessPlayer
 from arpo.rollout.settings import MAX_ACTIONS, RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
@@ -99,13 +101,22 @@ class EpisodeRunner:
     a lane for training and one for each evaluation.
     """
 
-    def __init__(self, pool: EnvPool, responder: Responder, store: TrajectoryStore, settings: RolloutSettings) -> None:
+    def __init__(
+        self,
+        pool: EnvPool,
+        responder: Responder,
+        store: TrajectoryStore,
+        settings: RolloutSettings,
+        player: HarnessPlayer | None = None,
+    ) -> None:
         self.turns = FairQueue(pool.size)
         self.activity = Activity()
         self._pool = pool
         self._responder = responder
         self._store = store
         self._settings = settings
+        self._run_episode = player or run_episode
+        self._harness = None if player is None else player.harness
         self._model = model_fingerprint(responder.chat.path)
         self._episodes = WeakSet[asyncio.Task[Trajectory | None]]()
 
@@ -167,7 +178,7 @@ class EpisodeRunner:
         return trajectory
 
     def _sampling(self, spec: EpisodeSpec) -> str:
-        return sampling_fingerprint(spec, self._responder.prompt, self._model)
+        return sampling_fingerprint(spec, self._responder.prompt, self._model, self._harness)
 
     def _stands_for(self, spec: EpisodeSpec, stored: Trajectory) -> bool:
         wanted = (spec.task.id, spec.seed, self._sampling(spec))
@@ -178,8 +189,8 @@ class EpisodeRunner:
         for attempt in range(1, most + 1):
             try:
                 async with self._pool.lease(spec.task) as env:
-                    return await run_episode(spec, env, self._responder, meter, may_ask)
-            except (EnvError, EngineError) as error:
+                    return await self._run_episode(spec, env, self._responder, meter, may_ask)
+            except (EnvError, EngineError, HarnessError) as error:
                 meter.causes.append(f"{type(error).__name__}: {error}")
                 log.warning("episode %s of task %s, attempt %d of %d: %s", spec.id, spec.task.id, attempt, most, error)
                 meter.retried += attempt < most
@@ -187,7 +198,7 @@ class EpisodeRunner:
         return None
 
 
-def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
+def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str, harness: Harness | None = None) -> str:
     """Return a digest of everything but task, seed and weights that decides how an episode is sampled.
 
     `model` is the `model_fingerprint` of the checkpoint that the policy started from.
@@ -209,6 +220,8 @@ def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
         how["image_window"] = settings.image_window
     if settings.max_actions != MAX_ACTIONS:  # likewise from before there was a bound
         how["max_actions"] = settings.max_actions
+    if harness is not None:
+        how |= harness.settings()
     return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -255,12 +268,15 @@ class RolloutRuntime:
     prompt: Prompt
     store: TrajectoryStore
     settings: RolloutSettings
+    harness: Harness | None = None
+    """The agent; None: our own loop."""
     served: ServedVersions = field(init=False, default_factory=ServedVersions)
     """The versions of the policy that the engine serves."""
     changed: Signal = field(init=False, default_factory=Signal)
     """Notified on the event loop whenever the engine serves another version."""
     _engine: InferenceEngine | None = field(init=False, default=None)
     _runner: EpisodeRunner | None = field(init=False, default=None)
+    _endpoint: Endpoint | None = field(init=False, default=None)
     _loop: BackgroundLoop = field(init=False, default_factory=lambda: BackgroundLoop("rollout"))
     _meter: Callable[[], Meter] = field(init=False, default=Meter)
     _newest_version: int = field(init=False, default=0)
@@ -286,7 +302,12 @@ class RolloutRuntime:
             self.close()
             raise
         responder = Responder(self._engine, self.chat, self.prompt, lambda: self._newest_version)
-        self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings)
+        player = None
+        if self.harness is not None:
+            self._endpoint = Endpoint()
+            self._loop.run(self._endpoint.start())
+            player = HarnessPlayer(self.harness, self._endpoint, responder)
+        self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings, player)
 
     @property
     def runner(self) -> EpisodeRunner:
@@ -402,7 +423,8 @@ class RolloutRuntime:
         """Return the cumulative counters of environments and engine."""
 
         async def counters() -> dict[str, float]:  # of one moment of the loop
-            return self.pool.counters() | self.engine.counters()
+            of_agents = {} if self._endpoint is None else self._endpoint.counters()
+            return self.pool.counters() | self.engine.counters() | of_agents
 
         return self.run(counters())
 
@@ -424,15 +446,19 @@ class RolloutRuntime:
                 self._loop.run(self._close())
         finally:
             self._loop.close()
-        self._engine = self._runner = None  # also where the loop is blocked
+        self._engine = self._runner = self._endpoint = None  # also where the loop is blocked
         self._meter = Meter
 
     async def _close(self) -> None:
-        engine, runner = self._engine, self._runner
-        self._engine = self._runner = None  # a second call, as after an interrupt, finds nothing to close
+        engine, runner, endpoint = self._engine, self._runner, self._endpoint
+        self._engine = self._runner = self._endpoint = (
+            None  # a second call, as after an interrupt, finds nothing to close
+        )
         async with AsyncExitStack() as stack:  # each part is closed even where closing another one fails
             if engine is not None:
                 stack.push_async_callback(engine.close)
             stack.push_async_callback(self.pool.close)
+            if endpoint is not None:
+                stack.push_async_callback(endpoint.close)
             if runner is not None:
                 stack.push_async_callback(runner.close)

@@ -14,7 +14,7 @@ from arpo.apps.certify import ATTEMPTS, FIRST_SEED, add_certificate, certify_eac
 from arpo.apps.tasks import main, named
 from arpo.envs.desktop.templates.lists import TEMPLATES
 from arpo.envs.guest import certificate
-from arpo.envs.guest.client import Execution
+from arpo.envs.protocol import Execution
 from arpo.errors import BlamedError, ConfigError, EnvError, TaskFormatError
 from arpo.host.terminal import Line
 from arpo.types import Task

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from arpo.endpoint.rendering import Renderer
 from arpo.models.tokenization import ChatTokenizer
+from tests.inference.loop import pytest_pyfunc_call  # noqa: F401 - which runs tests that are coroutines
 
 TEMPLATES = Path(__file__).parent / "templates"
 """Written after those that are published with Qwen3-VL and Qwen3.5."""

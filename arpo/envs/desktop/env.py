@@ -1,6 +1,6 @@
 """Our own desktop in Docker: a Debian with real applications that boots in about a second and needs no KVM."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -13,13 +13,13 @@ from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
 from arpo.envs.desktop.tasks import DesktopTask, place, read_task
 from arpo.envs.guest.blame import blaming, score_of
 from arpo.envs.guest.certificate import Window
-from arpo.envs.guest.client import OURS, Guest, poll_until
+from arpo.envs.guest.client import OURS, Guest, poll_until, run_of_agent
 from arpo.envs.guest.image import GUEST_PORT, container_of, with_secret
 from arpo.envs.guest.input import to_events
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import score_of_giving_up
-from arpo.envs.protocol import KnownDesktop, StepResult
+from arpo.envs.protocol import Execution, KnownDesktop, StepResult
 from arpo.envs.screenshot import most_bytes
 from arpo.errors import ConfigError, EnvError
 from arpo.host.cell import Cells, of_this_package
@@ -135,6 +135,21 @@ class DockerDesktop(KnownDesktop):
             else:
                 self.machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
             return StepResult(self._observe())
+
+    def execute(self, command: str | Sequence[str], *, shell: bool = False) -> Execution:
+        """Run a program as the user of the desktop."""
+        self._playing("execute")
+        self.machine.container.resume()
+        acted, self._last = self._last is not None, Wait()
+        with blaming(self.machine, agent_has_acted=acted):
+            return run_of_agent(self.machine.guest, command, shell=shell)
+
+    def look(self) -> Observation:
+        """Return what is on the screen when it has come to rest."""
+        self._playing("look")
+        self.machine.container.resume()
+        with blaming(self.machine, agent_has_acted=self._last is not None):
+            return self._observe()
 
     def evaluate(self) -> float:
         """Return 1.0 when the task is done, else 0.0; a desktop that the policy has destroyed is not judged."""

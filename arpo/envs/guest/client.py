@@ -18,6 +18,7 @@ from arpo.bounds import NotNegative, Positive, checked
 from arpo.envs.answers import decoded
 from arpo.envs.guest.input import Event
 from arpo.envs.guest.transport import CONNECT_TIMEOUT_S, LARGEST_ANSWER, Answer, BrokenConnectionError, Transport
+from arpo.envs.protocol import Execution
 from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 
 Command = str | Sequence[str]
@@ -35,6 +36,8 @@ LARGEST_TEXT = 4 * 2**20
 LARGEST_LIST = 2**20
 """Bytes of a list in JSON, whose records take eight times as much memory."""
 LARGEST_FILE = 32 * 2**20
+AGENT_S = 20.0
+"""For a program that a foreign agent runs."""
 
 
 @checked
@@ -62,15 +65,6 @@ OURS = Deadlines()
 
 class HangingProgramError(EnvError):
     """A program of the guest that was ended because it waited for what never came, or never stopped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """The end of a program of the guest."""
-
-    output: str
-    error: str = ""
-    returncode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +264,15 @@ class Guest:
 
 def _limit_of_guest(timeout_s: float) -> float:
     return max(timeout_s - EXECUTION_GRACE_S, timeout_s / 2)
+
+
+def run_of_agent(guest: Guest, command: Command, *, shell: bool) -> Execution:
+    """Run a program for a foreign agent: what goes wrong is the program's doing, where the guest still answers."""
+    try:
+        return guest.execute(command, shell=shell, timeout_s=AGENT_S)
+    except EnvError as error:
+        guest.screenshot()
+        return Execution("", str(error), 1)
 
 
 def poll_until(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from arpo.envs.guest.client import Command, Execution, Guest
+from arpo.envs.guest.client import Command, Guest
 from arpo.envs.guest.tasks import Step
 from arpo.envs.guest.transport import NoAnswerError
+from arpo.envs.protocol import Execution
 from arpo.errors import EnvError, quoted
 
 log = logging.getLogger(__name__)

@@ -2,17 +2,17 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from arpo.agent.actions import Action, TypeText
+from arpo.agent.actions import Action, TypeText, Wait
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from arpo.bounds import NotNegative, Positive, checked
 from arpo.envs.guest.blame import blaming
-from arpo.envs.guest.client import OURS, Deadlines, Guest, HangingProgramError
+from arpo.envs.guest.client import OURS, Deadlines, Guest, HangingProgramError, run_of_agent
 from arpo.envs.guest.image import with_secret
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen
@@ -22,7 +22,7 @@ from arpo.envs.osworld.files import FileCache
 from arpo.envs.osworld.grader import Grader, GuestDoors
 from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo.envs.osworld.setup import OSWorldSetup
-from arpo.envs.protocol import KnownDesktop, StepResult
+from arpo.envs.protocol import Execution, KnownDesktop, StepResult
 from arpo.envs.screenshot import measured
 from arpo.errors import ArpoError, ConfigError, EnvError, quoted
 from arpo.host.cell import Cells, Files, Program
@@ -153,6 +153,19 @@ class OSWorldEnv(KnownDesktop):
         except HangingProgramError as error:
             return str(error)
         return done.error.strip()[-500:] or "it says nothing" if done.returncode != 0 else ""
+
+    def execute(self, command: str | Sequence[str], *, shell: bool = False) -> Execution:
+        """Run a program as the user of the machine."""
+        self._playing("execute")
+        first, self._last = self._last is None, Wait()
+        with self._blame(agent_has_acted=not first):
+            return run_of_agent(self._machine.guest, command, shell=shell)
+
+    def look(self) -> Observation:
+        """Return what is on the screen now."""
+        self._playing("look")
+        with self._blame(agent_has_acted=self._last is not None):
+            return self._observe()
 
     def evaluate(self) -> float:
         """Return OSWorld's score, and let the next episode's machine boot while the trainer works.

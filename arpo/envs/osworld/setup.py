@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from arpo.envs.guest.client import Command, Execution, Guest, poll_until
+from arpo.envs.guest.client import Command, Guest, poll_until
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import Step, as_list
 from arpo.envs.osworld.chrome import ChromeTabs
 from arpo.envs.osworld.files import EMPTY_HISTORY, EMPTY_HISTORY_URL, FileCache
+from arpo.envs.protocol import Execution
 from arpo.errors import EnvError
 
 HISTORY_PATH = ".config/google-chrome/Default/History"

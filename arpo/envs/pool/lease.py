@@ -8,7 +8,7 @@ from typing import cast
 
 from arpo.agent.actions import Action
 from arpo.envs.pool.worker import Method, Worker
-from arpo.envs.protocol import StepResult
+from arpo.envs.protocol import Execution, StepResult
 from arpo.errors import ArpoError, BlamedError, EnvError
 from arpo.types import Observation, Task
 
@@ -67,6 +67,14 @@ class LeasedEnv:
     async def evaluate(self) -> float:
         """Return the task reward in [0, 1]."""
         return cast(float, await self.call("evaluate"))
+
+    async def execute(self, command: str | Sequence[str], *, shell: bool) -> Execution | None:
+        """Run a program on the desktop; None where the environment runs none."""
+        return cast(Execution | None, await self.call("execute", command, shell))
+
+    async def look(self) -> Observation | None:
+        """Return what is on the screen now; None where the environment shows that after actions alone."""
+        return cast(Observation | None, await self.call("look"))
 
     async def next_solution(self) -> Action | None:
         """Return the next action of the scripted solution, None when there is no more."""

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from typing_extensions import override
 
 from arpo.agent.actions import Action
-from arpo.envs.protocol import DesktopEnv, DistractingEnv, SolvableEnv, StepResult
+from arpo.envs.protocol import DesktopEnv, DistractingEnv, ExecutingEnv, Execution, SolvableEnv, StepResult
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ArpoError, BlamedError, ConfigError, EnvError, env_boundary
 from arpo.host.threads import DaemonThread
@@ -23,7 +23,7 @@ from arpo.types import Observation, Task
 
 log = logging.getLogger(__name__)
 
-Method = Literal["build", "reset", "step", "evaluate", "next_solution", "distractors", "close"]
+Method = Literal["build", "reset", "step", "evaluate", "execute", "look", "next_solution", "distractors", "close"]
 
 WORKER_VARIABLE = "ARPO_WORKER"
 """Marks the processes that the environments of one worker start, such as browsers."""
@@ -160,6 +160,24 @@ class HostedEnv:
         if not 0.0 <= reward <= 1.0:
             raise EnvError("evaluate", f"the task reward must be in [0, 1], the checker gave {reward}")
         return reward
+
+    def execute(self, command: str | Sequence[str], shell: bool) -> Execution | None:
+        """Run a program on the desktop; None where the environment runs none."""
+        env = self._built()
+        if not isinstance(env, ExecutingEnv):
+            return None
+        with env_boundary("step", "execute"):
+            return env.execute(command, shell=shell)
+
+    def look(self) -> Observation | None:
+        """Return what is on the screen now; None where the environment shows that after actions alone."""
+        env = self._built()
+        if not isinstance(env, ExecutingEnv):
+            return None
+        with env_boundary("step", "look"):
+            observation = env.look()
+        check_screenshot(observation)
+        return observation
 
     def next_solution(self) -> Action | None:
         """Return the next action of the scripted solution, None when there is no more."""

@@ -8,7 +8,7 @@ import pytest
 from arpo.agent.actions import Click, Fail, Finished, Hotkey
 from arpo.envs.desktop import tasks
 from arpo.envs.desktop.tasks import METRICS, RESULTS, ROOT, desktop_tasks, read_task, run_checks
-from arpo.envs.guest.client import Execution
+from arpo.envs.protocol import Execution
 from arpo.errors import TaskFormatError
 from arpo.types import Task
 from tests.envs.desktops import editor_task, task

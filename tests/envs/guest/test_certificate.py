@@ -8,7 +8,7 @@ import pytest
 from arpo.agent.actions import Call, Fail, Finished, TypeText, Wait
 from arpo.envs.guest import certificate
 from arpo.envs.guest.certificate import Window, certify, holds, play, read_scripts
-from arpo.envs.guest.client import Execution
+from arpo.envs.protocol import Execution
 from arpo.errors import BlamedError, EnvError, TaskFormatError
 from arpo.types import Task
 

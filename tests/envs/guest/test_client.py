@@ -7,8 +7,9 @@ import time
 import pytest
 
 from arpo.envs.guest import client
-from arpo.envs.guest.client import CallResult, Deadlines, Execution, Guest, HangingProgramError
+from arpo.envs.guest.client import CallResult, Deadlines, Guest, HangingProgramError
 from arpo.envs.guest.transport import Answer, BrokenConnectionError
+from arpo.envs.protocol import Execution
 from arpo.errors import DesktopDestroyedError, EnvError
 from tests.envs.osworld.guest import running_guest
 

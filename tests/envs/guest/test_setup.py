@@ -2,9 +2,10 @@
 
 import pytest
 
-from arpo.envs.guest.client import Deadlines, Execution, Guest
+from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.osworld.setup import OSWorldSetup
+from arpo.envs.protocol import Execution
 from arpo.errors import EnvError
 
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 from arpo.envs.desktop.templates.template import HOME, Home
-from arpo.envs.guest.client import Execution, HangingProgramError
+from arpo.envs.guest.client import HangingProgramError
+from arpo.envs.protocol import Execution
 
 TIMEOUT_S = 2  # of a program that may hang
 LARGEST_OUTPUT = 320 * 1024  # characters of what a program writes that a guest hands on

@@ -1,0 +1,407 @@
+"""The recording endpoint: requests of foreign agents over HTTP on loopback, answered by an engine and recorded.
+
+A request is read, rendered and opened in a thread, one at a time for each session; engines answer on the event loop.
+An answer counts as delivered just before the last byte of its reply is sent, and as asked for no more once the agent
+is gone that asked for it. A request that is sent again joins the first one, or gets the same answer.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import socket
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response as Reply
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from arpo.endpoint.conversation import Answer, Stamp
+from arpo.endpoint.session import Session, Turn
+from arpo.endpoint.wire import openai
+from arpo.endpoint.wire.common import Limits, Pictures, Reader, models, status_of
+from arpo.endpoint.wire.dialects import DIALECTS, Dialect
+from arpo.errors import EngineError, RefusedError
+from arpo.inference.engine import GenerateRequest, Response
+
+KEEPALIVE_S = 5.0
+"""Between two signs of life in a stream that has no answer yet."""
+BODY_S = 60.0
+"""The time for a body to arrive."""
+READ_S = 60.0
+"""The time for an agent to take in a piece of a reply."""
+BODIES = 2
+"""Bodies of one session that are taken in at a time."""
+AT_ONCE = 16
+"""Answers of one session that an engine is asked for at a time: one request may have as many."""
+CONNECTIONS = 2048
+CLOSED = 4096
+"""Keys that are remembered after the end of their episodes."""
+THREADS = 2
+
+Generate = Callable[[GenerateRequest], Awaitable[Response]]
+Handler = Callable[[Request, "Seat"], Awaitable[Reply]]
+
+
+class AgentGoneError(Exception):
+    """An agent that has closed the connection on which it waited."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """The answers to one request, while they are made and until they are delivered."""
+
+    turns: tuple[Turn, ...]
+    stamp: Stamp
+    stream: bool
+    task: "asyncio.Task[tuple[Answer, ...]]"
+    waiting: int = 0
+    """Connections on which the answers are waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """The place of one episode at the endpoint."""
+
+    session: Session
+    generate: Generate
+    least_version: int = 0
+    """The oldest policy version that may answer."""
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
+    """What its key opens beside the model, by path."""
+    failure: EngineError | None = None
+    """The engine's, after which the episode says nothing about the policy."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing that the agent may still do counts."""
+    pictures: Pictures = field(default_factory=Pictures)
+    flights: dict[str, Flight] = field(default_factory=dict)
+    """Those whose answers are not delivered, by the name of the first turn."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held for every call of the session."""
+    bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BODIES))
+    asking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def answer(self, turns: Sequence[Turn]) -> tuple[Answer, ...]:
+        """Return the engine's answers of some turns, recorded; turns that it does not answer are dropped."""
+
+        async def ask(turn: Turn) -> Response:
+            async with self.asking:
+                return await self.generate(turn.request)
+
+        asked = [asyncio.ensure_future(ask(turn)) for turn in turns]
+        try:
+            responses = await asyncio.gather(*asked)
+            async with self.lock:
+                return tuple(self.session.record(turn, each) for turn, each in zip(turns, responses, strict=True))
+        except EngineError as error:
+            self.failure = self.failure or error
+            self.over.set()
+            raise RefusedError("unavailable", "the engine has failed, and this episode with it: stop") from error
+        finally:
+            for each in asked:
+                each.cancel()
+            async with self.lock:
+                self.session.drop(turns)  # those without a response
+
+
+class Endpoint:
+    """A server for the agents of many episodes, each of which has a key of its own. Lives on one event loop."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.port = 0
+        self._seats: dict[bytes, Seat] = {}
+        self._closed = OrderedDict[bytes, None]()
+        self._counts = Counter[str]()
+        self._created = int(time.time())
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="endpoint")
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve on a free port of loopback."""
+        routes = [
+            Route(dialect.path, partial(self._answered, dialect), methods=["POST"]) for dialect in DIALECTS.values()
+        ]
+        app = Starlette(
+            routes=[
+                *routes,
+                Route("/v1/models", self._models, methods=["GET"]),
+                Route("/desktop/{key}/{path:path}", self._handled, methods=["GET", "POST"]),
+                Route("/{path:path}", self._handled, methods=["GET", "POST"]),
+            ],
+            exception_handlers={RefusedError: _refused, AgentGoneError: _unread},
+        )
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
+        while not self._server.started and not self._serving.done():
+            await asyncio.sleep(0.01)
+        self.check()
+
+    def check(self) -> None:
+        """Check that agents are served.
+
+        Raises:
+            EngineError: If they are not: what an agent did meanwhile says nothing about the policy.
+        """
+        if self._serving is None or self._serving.done():
+            raise EngineError("the endpoint does not serve: its server has ended; see the log")
+
+    async def close(self) -> None:
+        """End the server and every connection; idempotent."""
+        serving, self._serving = self._serving, None
+        if serving is not None and self._server is not None:
+            self._server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def admit(self, seat: Seat) -> AsyncIterator[str]:
+        """Serve the agent of an episode under a key that this gives, and close its session."""
+        self.check()
+        key = secrets.token_urlsafe(32)
+        self._seats[_digest(key)] = seat
+        try:
+            yield key
+            self.check()
+        finally:
+            del self._seats[_digest(key)]
+            self._closed[_digest(key)] = None
+            if len(self._closed) > CLOSED:
+                self._closed.popitem(last=False)
+            for flight in list(seat.flights.values()):
+                flight.task.cancel()
+            async with seat.lock:
+                seat.session.close()
+            self._counts.update({"episodes": 1, **seat.session.counters()})
+
+    def counters(self) -> dict[str, float]:
+        """Return the counts of the sessions that have ended, by metric."""
+        return {f"harness/{name}": float(count) for name, count in self._counts.items()}
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def _answered(self, dialect: Dialect, request: Request) -> "Delivery":
+        try:
+            seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
+            body = await self.body(request, seat)
+            async with seat.lock:
+                work = partial(self._opened, seat, dialect, body, request.headers)
+                turns, stamp, stream = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp, stream=stream)
+                flight.waiting += 1
+                return Delivery(seat, flight, dialect)
+        except RefusedError as refusal:
+            raise _DialectError(refusal, dialect) from refusal
+
+    def _opened(
+        self, seat: Seat, dialect: Dialect, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[tuple[Turn, ...], Stamp, bool]:
+        """Read a request and return its turns: those of an earlier one, if it is sent again. Called in a thread."""
+        digest = hashlib.sha256(dialect.path.encode() + b"\n" + body).hexdigest()
+        named = headers.get("idempotency-key", "")
+        retry_key = f"key {named}" if named else f"body {digest}"
+        again = named or headers.get("x-stainless-retry-count", "0") != "0"
+        kept = seat.session.known(retry_key, digest)
+        if kept is not None and (again or self._was_lost(seat, kept.turns)):
+            return kept.turns, kept.stamp, kept.turns[0].ask.stream
+        ask = dialect.parse(body, Reader(seat.pictures, self.limits))
+        turns = tuple(seat.session.open(ask, least_version=seat.least_version))
+        stamp = Stamp(turns[0].name, int(time.time()), ask.alias, ask.stream_usage)
+        seat.session.remember(retry_key, digest, turns, stamp)
+        return turns, stamp, ask.stream
+
+    def _was_lost(self, seat: Seat, turns: Sequence[Turn]) -> bool:
+        """Return whether the answers of turns are ready, and the agent that asked was gone before it had them."""
+        flight = seat.flights.get(turns[0].name)
+        return flight is not None and flight.task.done() and not flight.waiting
+
+    def _begun(self, seat: Seat, turns: tuple[Turn, ...], stamp: Stamp, *, stream: bool) -> Flight:
+        """Return a new flight: of answers that are recorded, or of those that the engine is to give."""
+        recorded = seat.session.answers(turns)
+
+        async def known() -> tuple[Answer, ...]:
+            assert recorded is not None
+            return recorded
+
+        work = seat.answer(turns) if recorded is None else known()
+        flight = Flight(turns, stamp, stream, asyncio.create_task(work))
+        flight.task.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # it may be waited for no more
+        if recorded is None:
+            seat.flights[turns[0].name] = flight
+        return flight
+
+    async def _models(self, request: Request) -> Reply:
+        seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
+        return Reply(models(seat.session.aliases, self._created), media_type="application/json")
+
+    async def _handled(self, request: Request) -> Reply:
+        seat = self._seat(request.path_params.get("key") or _bearer(request))
+        handler = seat.handlers.get(request.path_params["path"])
+        if handler is None:
+            paths = ", ".join([dialect.path for dialect in DIALECTS.values()] + [f"/{path}" for path in seat.handlers])
+            raise RefusedError("not_found", f"there is nothing at {request.url.path[:80]!r}: choose {paths}")
+        return await handler(request, seat)
+
+    def _seat(self, key: str) -> Seat:
+        digest = _digest(key)
+        if (seat := self._seats.get(digest)) is not None:
+            return seat
+        if digest in self._closed:
+            raise RefusedError("closed", "the episode of this key has ended: stop, and ask for nothing more")
+        raise RefusedError("invalid_api_key", "no episode has this key: send the one that the harness was given")
+
+    async def body(self, request: Request, seat: Seat) -> bytes:
+        """Return the body of a request, as soon as one of the few that a session may send at a time is in."""
+        most, parts, size = self.limits.body_bytes, list[bytes](), 0
+        declared = request.headers.get("content-length", "0")
+        async with seat.bodies:
+            try:
+                async with asyncio.timeout(BODY_S):
+                    if declared.isdecimal() and int(declared[:20]) <= most:
+                        async for part in request.stream():
+                            parts.append(part)
+                            if (size := size + len(part)) > most:
+                                break
+            except TimeoutError:
+                problem = f"the body did not arrive within {BODY_S:g} s: send it at once"
+                raise RefusedError("invalid", problem) from None
+            except ClientDisconnect as error:
+                raise AgentGoneError from error
+        if size > most or not declared.isdecimal() or int(declared[:20]) > most:
+            raise RefusedError("too_large", f"the body has more than {most} bytes: send less")
+        return b"".join(parts)
+
+
+class Delivery(Reply):
+    """The reply with the answers of a flight, which are delivered just before its last byte."""
+
+    def __init__(self, seat: Seat, flight: Flight, dialect: Dialect) -> None:
+        self._seat, self._flight, self._dialect = seat, flight, dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the reply; where the agent is gone before, the answers stay undelivered."""
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            reply = self._streamed if self._flight.stream else self._whole
+            with suppress(AgentGoneError, TimeoutError):
+                await reply(scope, receive, send, gone)
+        finally:
+            gone.cancel()
+            self._flight.waiting -= 1
+            if not self._flight.waiting:
+                self._flight.task.cancel()  # without effect on answers that are there
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send, gone: "asyncio.Future[None]") -> None:
+        try:
+            async for _ in self._waiting(gone):
+                pass
+            body = self._dialect.reply(self._flight.task.result(), self._flight.stamp)
+            await self._deliver()
+        except RefusedError as refusal:
+            await reply_of(refusal, self._dialect.error)(scope, receive, send)
+        else:
+            await Reply(body, media_type="application/json")(scope, receive, send)
+
+    async def _streamed(self, scope: Scope, receive: Receive, send: Send, gone: "asyncio.Future[None]") -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+        async def piece(content: bytes, *, more: bool = True) -> None:
+            async with asyncio.timeout(READ_S):
+                await send({"type": "http.response.body", "body": content, "more_body": more})
+
+        try:
+            async for _ in self._waiting(gone):
+                await piece(self._dialect.keepalive)
+            *pieces, last = self._dialect.events(self._flight.task.result(), self._flight.stamp)
+            for each in pieces:
+                await piece(each)
+            if gone.done():
+                raise AgentGoneError
+            await self._deliver()
+        except RefusedError as refusal:
+            last = self._dialect.failure(refusal)
+        await piece(last, more=False)
+
+    async def _waiting(self, gone: "asyncio.Future[None]") -> AsyncIterator[None]:
+        """Yield now and then until the answers are there."""
+        task = self._flight.task
+        while not task.done():
+            await asyncio.wait((task, gone), timeout=KEEPALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise AgentGoneError
+            if not task.done():
+                yield
+        if task.cancelled():
+            raise RefusedError("closed", "the episode of this key has ended: stop, and ask for nothing more")
+
+    async def _deliver(self) -> None:
+        async with self._seat.lock:
+            self._seat.session.deliver(self._flight.turns)
+        self._seat.flights.pop(self._flight.turns[0].name, None)
+
+
+class _DialectError(RefusedError):
+    """A refusal in the words of one dialect."""
+
+    def __init__(self, refusal: RefusedError, dialect: Dialect) -> None:
+        super().__init__(refusal.kind, str(refusal), retry_after_s=refusal.retry_after_s)
+        self.error = dialect.error
+
+
+def reply_of(refusal: RefusedError, error: Callable[[RefusedError], bytes] = openai.error) -> Reply:
+    """Return a refusal as a reply."""
+    status, headers = status_of(refusal)
+    if refusal.kind == "too_large":  # or the server would take in the rest of the body
+        headers["Connection"] = "close"
+    return Reply(error(refusal), status, headers, "application/json")
+
+
+async def _refused(_: Request, refusal: Exception) -> Reply:
+    assert isinstance(refusal, RefusedError), "the handler of no other error"
+    return reply_of(refusal, refusal.error if isinstance(refusal, _DialectError) else openai.error)
+
+
+async def _unread(_: Request, __: Exception) -> Reply:
+    return Reply(status_code=400)  # of which no agent is left to read anything
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def _digest(key: str) -> bytes:
+    """Return a digest by which a key is looked up: how long a look takes says nothing about the key."""
+    return hashlib.sha256(key.encode(errors="replace")).digest()

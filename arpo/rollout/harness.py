@@ -1,0 +1,272 @@
+"""Foreign agents: programs and coroutines that play an episode over HTTP, recorded by the endpoint."""
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from hydra.utils import get_method
+from typing_extensions import override
+
+from arpo.bounds import AtLeastOne, Positive, checked
+from arpo.endpoint.rendering import History, Renderer
+from arpo.endpoint.server import Endpoint, Seat
+from arpo.endpoint.session import ALIASES, Budgets, Session
+from arpo.envs.pool.lease import LeasedEnv
+from arpo.errors import ConfigError, HarnessError, quoted
+from arpo.host.processes import end_processes
+from arpo.rollout.desktop import Desktop
+from arpo.rollout.episode import NOT_SEEN, EpisodeSpec, MayAsk, Meter, Responder, judge
+from arpo.types import Outcome, Trajectory
+
+log = logging.getLogger(__name__)
+
+EPISODE_VARIABLE = "ARPO_EPISODE"
+"""Marks the processes of one agent's program."""
+LEAVING_S = 5.0
+"""The time that an agent has to end by itself once its episode has ended."""
+LAST_WORDS = 4096
+"""Bytes that are kept of what a program prints."""
+INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
+"""The variables of this process that a program gets: no credentials are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """All that an agent is given of an episode."""
+
+    task_id: str
+    instruction: str
+    address: str
+    """Of the endpoint, such as `http://127.0.0.1:41234`."""
+    key: str = field(repr=False)
+    """Of the model and the desktop, for this episode alone."""
+    max_steps: int
+    """Steps that the desktop performs."""
+    seed: int
+    folder: Path
+    """An empty directory, which is removed with the episode."""
+
+    def variables(self) -> dict[str, str]:
+        """Return it as environment variables, those of OpenAI's and Anthropic's own clients among them."""
+        return {
+            "OPENAI_BASE_URL": f"{self.address}/v1",
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": self.address,
+            "ANTHROPIC_API_KEY": self.key,
+            "ARPO_ENDPOINT": self.address,
+            "ARPO_KEY": self.key,
+            "ARPO_DESKTOP": f"{self.address}/desktop/{self.key}",
+            "ARPO_MODEL": "policy",
+            "ARPO_TASK": self.instruction,
+            "ARPO_TASK_ID": self.task_id,
+            "ARPO_MAX_STEPS": str(self.max_steps),
+            "ARPO_SEED": str(self.seed),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Harness(ABC):
+    """An agent that is not our own loop.
+
+    Args:
+        history: Old thoughts, as the chat template keeps or drops them (`template`), or all as sampled (`verbatim`).
+        aliases: The names of the model that there are; `policy` is always there, and any other name is that one.
+        max_answers: Answers that an episode may have; another request is refused.
+        limit_s: Seconds after which an episode is judged as it stands.
+    """
+
+    history: History = "template"
+    aliases: Sequence[str] = tuple(ALIASES)
+    max_answers: AtLeastOne = 100
+    limit_s: Positive = 600.0
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.aliases if name not in ALIASES]:
+            raise ConfigError(f"harness.aliases={list(self.aliases)}: there is no {unknown[0]}, choose {[*ALIASES]}")
+
+    @abstractmethod
+    async def play(self, assignment: Assignment) -> str:
+        """Play an episode, and return the reason if it failed, else an empty text."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return all that decides how it plays, in built-ins."""
+        return {"harness": type(self).__name__, **asdict(self)}
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Command(Harness):
+    """A program, started for each episode, with its assignment in environment variables.
+
+    Args:
+        argv: The program and its arguments.
+        directory: Where it starts; None: in an empty directory of the episode.
+        variables: Further variables of its environment.
+    """
+
+    argv: Sequence[str]
+    directory: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.argv or shutil.which(self.argv[0]) is None:
+            raise ConfigError(f"harness.argv={list(self.argv)}: there is no program of the first name; name one")
+        if self.directory is not None and not Path(self.directory).is_dir():
+            raise ConfigError(f"harness.directory={self.directory} is no directory: name one, or null")
+
+    @override
+    async def play(self, assignment: Assignment) -> str:
+        mark, folder = token_hex(8), str(assignment.folder)
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        own = {"HOME": folder, "TMPDIR": folder, EPISODE_VARIABLE: mark}
+        process = await asyncio.create_subprocess_exec(
+            *self.argv,
+            cwd=self.directory or folder,
+            env={**inherited, **own, **self.variables, **assignment.variables()},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        said = b""
+        try:
+            while chunk := await process.stdout.read(2**16):
+                said = (said + chunk)[-LAST_WORDS:]
+            code = await process.wait()
+        finally:
+            await asyncio.shield(asyncio.to_thread(end_processes, mark, None, EPISODE_VARIABLE))
+            await process.wait()
+        return f"it ended with {code}: {quoted(said.decode(errors='replace'), most=500)}" if code else ""
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Function(Harness):
+    """A coroutine of this process, `async def play(assignment)`: what blocks in it blocks all episodes.
+
+    Args:
+        function: Its name in full, such as `agents.mine.play`.
+    """
+
+    function: str
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            get_method(self.function)
+        except Exception as error:  # whatever its module raises
+            raise ConfigError(f"harness.function={self.function} is no function: {error}") from error
+
+    @override
+    async def play(self, assignment: Assignment) -> str:
+        function: Callable[[Assignment], Awaitable[object]] = get_method(self.function)
+        try:
+            await function(assignment)
+        except Exception as error:  # noqa: BLE001 - it is an agent's own, and no failure of ours
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+class HarnessPlayer:
+    """A player of episodes by a foreign agent, which stands where `run_episode` does."""
+
+    def __init__(self, harness: Harness, endpoint: Endpoint, responder: Responder) -> None:
+        self.harness, self._endpoint = harness, endpoint
+        self._renderer = Renderer(responder.chat, harness.history)
+
+    async def __call__(
+        self, spec: EpisodeSpec, env: LeasedEnv, responder: Responder, meter: Meter, may_ask: MayAsk
+    ) -> Trajectory:
+        """Return the trajectory of one episode.
+
+        Raises:
+            EnvError: If the desktop failed; the episode says nothing about the policy then.
+            EngineError: If the engine or the endpoint failed; likewise.
+            HarnessError: If the agent has asked the model for nothing.
+        """
+        first = await meter.of_env(env.reset(spec.task))
+        harness, chat, settings = self.harness, responder.chat, spec.settings
+        least_version = await may_ask()
+        began = asyncio.get_running_loop().time()
+        session = Session(
+            spec.id,
+            self._renderer,
+            chat,
+            seed=spec.seed,
+            sampling=spec.sampling,
+            max_context=settings.max_context,
+            budgets=Budgets(harness.max_answers, harness.max_answers * settings.max_tokens),
+            aliases={name: ALIASES[name] for name in harness.aliases},
+        )
+        seat = Seat(session, lambda request: meter.of_engine(responder.respond(request)), least_version)
+        desktop = Desktop(env, spec, first, chat=chat, prompt=responder.prompt, meter=meter, over=seat.over)
+        seat.handlers = desktop.handlers(self._endpoint)
+        instruction = first.instruction or spec.task.instruction
+        async with self._endpoint.admit(seat) as key:
+            with tempfile.TemporaryDirectory(prefix="arpo-episode-", ignore_cleanup_errors=True) as folder:
+                address = f"http://127.0.0.1:{self._endpoint.port}"
+                given = Assignment(spec.task.id, instruction, address, key, spec.max_steps, spec.seed, Path(folder))
+                reason = await self._play(given, seat.over)
+        if (failure := desktop.failure or seat.failure) is not None:
+            raise failure
+        exchanges = session.close()
+        if not exchanges:
+            raise HarnessError(f"the agent has asked the model for nothing: {reason or 'it ended by itself'}")
+        if reason:
+            log.info("the agent of episode %s: %s", spec.id, reason)
+        outcome = desktop.outcome or (Outcome.MAX_STEPS if reason == _TIME_IS_UP else Outcome.FINISHED)
+        outcome, reward = await judge(outcome, spec, env, meter)
+        steps = tuple(
+            step
+            if step.response or step.exchange is None
+            else replace(step, response=chat.decode(exchanges[step.exchange].response_ids))
+            for step in desktop.steps
+        )
+        return Trajectory(
+            id=spec.id,
+            task_id=spec.task.id,
+            domain=spec.task.domain,
+            instruction=instruction,
+            seed=spec.seed,
+            steps=steps,
+            exchanges=exchanges,
+            outcome=outcome,
+            task_reward=reward,
+            format_reward=desktop.format_reward,
+            screenshots=desktop.screenshots | session.screenshots,
+            last_screenshot="" if outcome in NOT_SEEN else desktop.screen,
+            duration_s=asyncio.get_running_loop().time() - began,
+        )
+
+    async def _play(self, given: Assignment, over: asyncio.Event) -> str:
+        """Let the agent play until it or its episode ends, or its time is up; return what went wrong."""
+        playing, ended = asyncio.create_task(self.harness.play(given)), asyncio.create_task(over.wait())
+        try:
+            await asyncio.wait((playing, ended), timeout=self.harness.limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if over.is_set():
+                await asyncio.wait((playing,), timeout=LEAVING_S)
+            if playing.done():
+                return playing.result()
+            return "" if over.is_set() else _TIME_IS_UP
+        finally:
+            ended.cancel()
+            playing.cancel()
+            with suppress(asyncio.CancelledError):
+                await playing
+
+
+_TIME_IS_UP = "its time is up (harness.limit_s)"
