@@ -77,7 +77,7 @@ class Seat:
     """The oldest policy version that may answer."""
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     """What its key opens beside the model, by path."""
-    failure: EngineError | None = None
+    failure: Exception | None = None
     """The engine's, after which the episode says nothing about the policy."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing that the agent may still do counts."""
@@ -101,7 +101,9 @@ class Seat:
             responses = await asyncio.gather(*asked)
             async with self.lock:
                 return tuple(self.session.record(turn, each) for turn, each in zip(turns, responses, strict=True))
-        except EngineError as error:
+        except RefusedError:  # the session was closed meanwhile
+            raise
+        except Exception as error:
             self.failure = self.failure or error
             self.over.set()
             raise RefusedError("unavailable", "the engine has failed, and this episode with it: stop") from error
@@ -209,6 +211,8 @@ class Endpoint:
             seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
             body = await self.body(request, seat)
             async with seat.lock:
+                if seat.over.is_set():
+                    raise _closed()
                 work = partial(self._opened, seat, dialect, body, request.headers)
                 turns, stamp, stream = await asyncio.get_running_loop().run_in_executor(self._threads, work)
                 flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp, stream=stream)
@@ -273,7 +277,7 @@ class Endpoint:
         if (seat := self._seats.get(digest)) is not None:
             return seat
         if digest in self._closed:
-            raise RefusedError("closed", "the episode of this key has ended: stop, and ask for nothing more")
+            raise _closed()
         raise RefusedError("invalid_api_key", "no episode has this key: send the one that the harness was given")
 
     async def body(self, request: Request, seat: Seat) -> bytes:
@@ -359,7 +363,7 @@ class Delivery(Reply):
             if not task.done():
                 yield
         if task.cancelled():
-            raise RefusedError("closed", "the episode of this key has ended: stop, and ask for nothing more")
+            raise _closed()
 
     async def _deliver(self) -> None:
         async with self._seat.lock:
@@ -373,6 +377,10 @@ class _DialectError(RefusedError):
     def __init__(self, refusal: RefusedError, dialect: Dialect) -> None:
         super().__init__(refusal.kind, str(refusal), retry_after_s=refusal.retry_after_s)
         self.error = dialect.error
+
+
+def _closed() -> RefusedError:
+    return RefusedError("closed", "the episode of this key has ended: stop, and ask for nothing more")
 
 
 def reply_of(refusal: RefusedError, error: Callable[[RefusedError], bytes] = openai.error) -> Reply:

@@ -15,6 +15,7 @@ from arpo.agent.ui_tars import parse_actions
 from arpo.endpoint.server import Endpoint, Handler, Seat
 from arpo.endpoint.wire.common import invalid
 from arpo.envs.pool.lease import LeasedEnv
+from arpo.envs.protocol import Execution
 from arpo.errors import ActionParseError, DesktopDestroyedError, EnvError, RefusedError
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import EpisodeSpec, Meter, outcome_of
@@ -136,15 +137,14 @@ class Desktop:
     async def _execute(self, seat: Seat, given: _Execute) -> Response:
         """Run a program on the desktop as its user, as OSWorld's server does."""
         self._check_goes_on()
-        what, exchange = str(given.command), self._unused_exchange(seat)
+        exchange = self._unused_exchange(seat)
         try:
             done = await self._asked(self._env.execute(given.command, shell=given.shell))
-        except DesktopDestroyedError:
-            self.outcome = Outcome.DESTROYED
-            done = None
-        self._close_step(f"execute({what!r})", "", exchange, 0.0)
+        except DesktopDestroyedError as error:
+            self.outcome, done = Outcome.DESTROYED, Execution("", str(error), 1)
         if done is None:
-            return self._state()
+            raise RefusedError("not_found", "this environment runs no programs: act on its screen")
+        self._close_step(f"execute({str(given.command)!r})", "", exchange, 0.0)
         return JSONResponse({"status": "success", **asdict(done)})
 
     # --- the record -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from asyncio.subprocess import PIPE, STDOUT
+from asyncio.subprocess import DEVNULL, STDOUT
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -131,25 +131,38 @@ class Command(Harness):
         mark, folder = token_hex(8), str(assignment.folder)
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         own = {"HOME": folder, "TMPDIR": folder, EPISODE_VARIABLE: mark}
-        process = await asyncio.create_subprocess_exec(
-            *self.argv,
-            cwd=self.directory or folder,
-            env={**inherited, **own, **self.variables, **assignment.variables()},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        said = b""
+        # A pipe of our own: asyncio waits at one of its own until the last child has closed it.
+        reading, writing = os.pipe()
+        last_words = asyncio.create_task(_last_words(reading))
         try:
-            while chunk := await process.stdout.read(2**16):
-                said = (said + chunk)[-LAST_WORDS:]
-            code = await process.wait()
+            process = await asyncio.create_subprocess_exec(
+                *self.argv,
+                cwd=self.directory or folder,
+                env={**inherited, **own, **self.variables, **assignment.variables()},
+                stdin=DEVNULL,
+                stdout=writing,
+                stderr=STDOUT,
+                start_new_session=True,
+            )
         finally:
+            os.close(writing)
+        try:
+            code = await process.wait()
+        finally:  # its children too, and then nothing writes any more
             await asyncio.shield(asyncio.to_thread(end_processes, mark, None, EPISODE_VARIABLE))
-            await process.wait()
+            said = await last_words
         return f"it ended with {code}: {quoted(said.decode(errors='replace'), most=500)}" if code else ""
+
+
+async def _last_words(pipe: int) -> bytes:
+    """Return the end of what comes out of a pipe, and close it."""
+    printed, said = asyncio.StreamReader(), b""
+    protocol, loop = asyncio.StreamReaderProtocol(printed), asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(pipe, "rb"))
+    while chunk := await printed.read(2**16):
+        said = (said + chunk)[-LAST_WORDS:]
+    transport.close()
+    return said
 
 
 @checked

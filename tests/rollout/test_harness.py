@@ -1,0 +1,217 @@
+"""Episodes of foreign agents: the same record as the own loop's, whatever an agent does, and failures that are none."""
+
+import asyncio
+import logging
+import sys
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from arpo.agent.actions import Finished
+from arpo.agent.prompt import Prompt
+from arpo.endpoint.server import Endpoint
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.protocol import Execution
+from arpo.errors import ConfigError, EngineError, EnvError, HarnessError
+from arpo.inference.hf import HfEngine
+from arpo.models.tokenization import check_exchanges, tokenize
+from arpo.rollout import harness
+from arpo.rollout.episode import EpisodeSpec, Meter, Responder, at_once, run_episode
+from arpo.rollout.harness import Command, Function, HarnessPlayer
+from arpo.rollout.runtime import sampling_fingerprint
+from arpo.rollout.settings import RolloutSettings
+from arpo.types import Outcome
+from tests.inference.scripted import ScriptedEngine
+from tests.rollout import agents
+from tests.rollout.support import DirectEnv, red_clicker
+
+SETTINGS = RolloutSettings(group_size=2, max_steps=4, max_context=4000, max_tokens=60, temperature=0.7)
+TASK = fake_tasks(4, seed=1, kinds=["sequence"])[0]
+SPEC = EpisodeSpec("0/0/0", TASK, 5, SETTINGS)
+OWN_LOOP = Command(argv=[sys.executable, str(agents.OWN_LOOP)])
+
+
+def function(name, **options):
+    return Function(function=f"tests.rollout.agents.{name}", **options)
+
+
+class Lease(DirectEnv):
+    async def look(self):
+        return self._env.look() if hasattr(self._env, "look") else None
+
+    async def execute(self, command, *, shell):
+        return self._env.execute(command, shell=shell) if hasattr(self._env, "execute") else None
+
+
+def play(chat, agent, *, spec=SPEC, desktop=None, engine=None, meter=None):
+    """Return the trajectory of an agent's episode, checked as a runner checks it."""
+    made = engine or ScriptedEngine(chat, lambda request: red_clicker(chat)(request) if request.images else "Well.")
+    responder = Responder(made, chat, Prompt.compact())
+
+    async def played():
+        endpoint = Endpoint()
+        await endpoint.start()
+        player = HarnessPlayer(agent, endpoint, responder)
+        try:
+            env = Lease(desktop or FakeDesktop())
+            return await player(spec, env, responder, meter or Meter(), at_once)
+        finally:
+            await endpoint.close()
+
+    agents.SEEN.clear()
+    trajectory = asyncio.run(played())
+    check_exchanges(trajectory, chat)
+    return trajectory
+
+
+def own(chat, *, spec=SPEC, engine=None):
+    responder = Responder(engine or ScriptedEngine(chat, red_clicker(chat)), chat, Prompt.compact())
+    return asyncio.run(run_episode(spec, DirectEnv(FakeDesktop()), responder, Meter()))
+
+
+@pytest.mark.parametrize("kind", ["click", "sequence"])
+def test_the_own_loop_over_http_has_the_record_of_the_own_loop_in_process(chat, kind):
+    spec = replace(SPEC, task=fake_tasks(1, seed=3, kinds=[kind])[0])
+    here, there = own(chat, spec=spec), play(chat, OWN_LOOP, spec=spec)
+    for one, other in zip(here.exchanges, there.exchanges, strict=True):
+        assert (one.parent, one.added_ids, one.pictures) == (other.parent, other.added_ids, other.pictures)
+        assert one.response_ids == other.response_ids
+    assert there.has_a_step_an_exchange
+    assert [replace(step, exchange=None) for step in here.steps] == [
+        replace(step, exchange=None, parse_error="") for step in there.steps
+    ]
+    assert (here.outcome, here.task_reward, here.screenshots) == (there.outcome, there.task_reward, there.screenshots)
+    assert [len(each) for each in tokenize(here, chat)] == [len(each) for each in tokenize(there, chat)]
+
+
+@pytest.mark.slow
+def test_a_greedy_model_says_the_same_over_http_and_in_process_and_scores_the_record_alike(chat, tiny_model):
+    spec = replace(SPEC, temperature=0.0)
+    with_model = [HfEngine(tiny_model) for _ in range(2)]
+    here, there = own(chat, spec=spec, engine=with_model[0]), play(chat, OWN_LOOP, spec=spec, engine=with_model[1])
+    assert [each.response_ids for each in here.exchanges] == [each.response_ids for each in there.exchanges]
+    assert here.exchanges[0].sampler_logprobs == there.exchanges[0].sampler_logprobs
+
+
+def test_a_response_that_is_no_action_ends_the_own_loop_over_http_as_in_process(chat):
+    nonsense = ScriptedEngine(chat, lambda request: "I would rather not.")
+    here, there = own(chat, engine=nonsense), play(chat, OWN_LOOP, engine=nonsense)
+    assert here.format_reward == there.format_reward == -1.0
+    assert there.steps == ()
+
+
+# --- endings --------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_has_asked_for_nothing_gives_no_reward(chat):
+    with pytest.raises(HarnessError, match="asked the model for nothing"):
+        play(chat, function("silent"))
+
+
+def test_an_agent_that_dies_is_judged_as_the_desktop_stands(chat, caplog):
+    with caplog.at_level(logging.INFO):
+        trajectory = play(chat, function("dies"))
+    assert (trajectory.outcome, trajectory.task_reward, trajectory.steps) == (Outcome.FINISHED, 0.0, ())
+    assert "RuntimeError: out of ideas" in caplog.text
+
+
+def test_an_agent_without_an_end_is_ended_and_judged(chat):
+    trajectory = play(chat, function("hangs", limit_s=0.5))
+    assert (trajectory.outcome, trajectory.task_reward) == (Outcome.MAX_STEPS, 0.0)
+
+
+def test_the_desktop_performs_as_many_steps_as_there_are_and_refuses_the_rest(chat):
+    trajectory = play(chat, function("acts"))
+    assert (trajectory.outcome, len(trajectory.steps)) == (Outcome.MAX_STEPS, 4)
+    assert agents.SEEN[:-1] == [200] * 4 + [409]
+    assert agents.SEEN[-1]["steps_left"] == 0
+    assert agents.SEEN[-1]["ended"]
+    assert [step.exchange for step in trajectory.steps] == [0, None, None, None]
+
+
+def test_an_engine_that_fails_is_no_ending_and_the_agent_is_ended(chat):
+    with pytest.raises(EngineError, match="scripted to fail"):
+        play(chat, function("insists"), engine=ScriptedEngine(chat, lambda request: "Well.", fail_every=3))
+    assert set(agents.SEEN[2:]) <= {503, 409}
+
+
+def test_a_desktop_that_fails_is_no_ending(chat):
+    class Broken(FakeDesktop):
+        def step(self, action):
+            raise EnvError("step", "the screen is gone")
+
+    with pytest.raises(EnvError, match="the screen is gone"):
+        play(chat, function("acts"), desktop=Broken())
+
+
+def test_an_agent_may_ask_for_as_many_answers_as_there_are_and_is_judged_all_the_same(chat):
+    trajectory = play(chat, function("insists", max_answers=3, limit_s=1.0))
+    assert len(trajectory.exchanges) == 3
+    assert set(agents.SEEN[3:]) == {429}
+
+
+# --- the desktop ----------------------------------------------------------------------------------------------------
+
+
+def test_bad_requests_to_the_desktop_are_refused_and_do_nothing(chat):
+    trajectory = play(chat, function("misbehaves"))
+    assert (agents.SEEN, trajectory.steps, trajectory.format_reward) == ([400] * 5, (), -1.0)
+
+
+def test_a_desktop_that_runs_programs_does_so_for_the_key_of_the_episode(chat):
+    class Shell(FakeDesktop):
+        def execute(self, command, *, shell):
+            self.step(Finished())
+            return Execution(" ".join(command[1:]))
+
+        def look(self):
+            return self._observe()
+
+    trajectory = play(chat, function("looks"), desktop=Shell())
+    first, again, status, ran = agents.SEEN
+    assert (status, ran["output"], ran["returncode"]) == (200, "hi", 0)
+    assert first[:4] == again[:4] == b"\x89PNG"
+    assert [step.action for step in trajectory.steps] == ["execute(\"['echo', 'hi']\")"]
+    play(chat, function("looks"))
+    assert agents.SEEN[2] == 404
+
+
+# --- programs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_ended_with_its_children_and_gets_no_variable_of_ours(chat, monkeypatch, caplog):
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    before = set(psutil.pids())
+    program = Command(argv=[sys.executable, "-m", "tests.rollout.agents"], directory=str(agents.OWN_LOOP.parents[2]))
+    with caplog.at_level(logging.INFO):
+        trajectory = play(chat, program)
+    assert trajectory.outcome is Outcome.FINISHED
+    assert "it ended with 3" in caplog.text
+    assert "ARPO_TASK" in caplog.text
+    assert "HF_TOKEN" not in caplog.text
+    left = [process for process in map(psutil.Process, set(psutil.pids()) - before) if "sleep(600)" in str(process)]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: Command(argv=[]), "names no program|no program of the first name"),
+        (lambda: Command(argv=["no-such-program"]), "no program of the first name"),
+        (lambda: Command(argv=["true"], directory="/no/such"), "is no directory"),
+        (lambda: Function(function="tests.rollout.agents.absent"), "is no function"),
+        (lambda: Function(function="x.y", aliases=["policy", "boss"]), "there is no boss"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_before_a_run(make, problem):
+    with pytest.raises(ConfigError, match=problem):
+        make()
+
+
+def test_a_stored_episode_stands_for_one_of_the_same_agent_alone(chat):
+    def digest(agent):
+        return sampling_fingerprint(SPEC, Prompt.compact(), "m", agent)
+
+    assert len({digest(None), digest(OWN_LOOP), digest(function("acts")), digest(function("acts", max_answers=9))}) == 4
+    assert harness.EPISODE_VARIABLE not in OWN_LOOP.settings()
