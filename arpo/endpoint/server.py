@@ -7,6 +7,7 @@ is gone that asked for it. A request that is sent again joins the first one, or 
 
 import asyncio
 import hashlib
+import logging
 import secrets
 import socket
 import time
@@ -25,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from arpo.endpoint.conversation import Answer, Stamp
-from arpo.endpoint.session import Session, Turn
+from arpo.endpoint.session import UNHONOURED, Session, Turn
 from arpo.endpoint.wire import openai
 from arpo.endpoint.wire.common import Limits, Pictures, Reader, models, status_of
 from arpo.endpoint.wire.dialects import DIALECTS, Dialect
@@ -46,6 +47,8 @@ CONNECTIONS = 2048
 CLOSED = 4096
 """Keys that are remembered after the end of their episodes."""
 THREADS = 2
+
+log = logging.getLogger(__name__)
 
 Generate = Callable[[GenerateRequest], Awaitable[Response]]
 Handler = Callable[[Request, "Seat"], Awaitable[Reply]]
@@ -198,7 +201,10 @@ class Endpoint:
                 flight.task.cancel()
             async with seat.lock:
                 seat.session.close()
-            self._counts.update({"episodes": 1, **seat.session.counters()})
+            counts = seat.session.counters()
+            if ignored := [name for name in counts if name.startswith(UNHONOURED) and name not in self._counts]:
+                log.warning("the agent sets %s without effect: sampling is the run's", ", ".join(ignored))
+            self._counts.update({"episodes": 1, **counts})
 
     def counters(self) -> dict[str, float]:
         """Return the counts of the sessions that have ended, by metric."""

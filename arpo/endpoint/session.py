@@ -27,6 +27,8 @@ KEPT = 256
 """Requests that are recognised when they are sent again; the oldest are forgotten."""
 COUNTED = 64
 """Counters that a session may have: agents can make up any number of options."""
+UNHONOURED = "unhonoured"
+"""The beginning of the counters of options without effect."""
 RETRY_AFTER_S = 10.0
 """Seconds after which an agent may ask again whose budget is spent: requests in flight may leave some of it."""
 
@@ -139,8 +141,8 @@ class Session:
         ]
         self._in_flight |= {turn.name: turn for turn in turns}
         for option in set(ask.unhonoured):
-            counter = f"unhonoured_{re.sub('[^a-zA-Z0-9_.]', '_', option)[:40]}"
-            self._counts[counter if counter in self._counts or len(self._counts) < COUNTED else "unhonoured"] += 1
+            counter = f"{UNHONOURED}_{re.sub('[^a-zA-Z0-9_.]', '_', option)[:40]}"
+            self._counts[counter if counter in self._counts or len(self._counts) < COUNTED else UNHONOURED] += 1
         return turns
 
     def record(self, turn: Turn, response: Response) -> Answer:

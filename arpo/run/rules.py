@@ -276,7 +276,23 @@ def engines_can_answer(chosen: FlatConfig) -> Iterator[str]:
         )
 
 
-NUMBERS: tuple[Rule, ...] = (counts_are_whole, the_model_suits_the_run, gpus_are_shared_out, engines_can_answer)
+def a_foreign_agent_decides_for_itself(chosen: FlatConfig) -> Iterator[str]:
+    """Check that nothing is asked of a foreign agent that our own loop alone does."""
+    if not chosen["harness"]:
+        return
+    if chosen["rollout.settings.image_window"] is not None:
+        yield "rollout.settings.image_window is for harness=own: a foreign agent chooses what it sends; leave it out"
+    if chosen["evaluation.protocol"] == "standard":
+        yield "evaluation.protocol=standard replaces a response of harness=own: take evaluation.protocol=hard"
+
+
+NUMBERS: tuple[Rule, ...] = (
+    counts_are_whole,
+    the_model_suits_the_run,
+    gpus_are_shared_out,
+    engines_can_answer,
+    a_foreign_agent_decides_for_itself,
+)
 
 
 # --- a training: its values, the trainer's options, and what is on the disk ---
@@ -452,6 +468,11 @@ def the_method_suits_the_run(chosen: FlatConfig) -> Iterator[str]:
         )
     if not chosen.learns_from_groups:
         return
+    if chosen["harness"] and chosen.method.needs.steps:
+        yield (
+            f"{name} gives credit to steps, and a foreign agent's requests are not its steps: take harness=own, or a "
+            "method that gives it to episodes, such as GRPO, the default"
+        )
     size, grows = chosen["rollout.settings.group_size"], chosen["replay.buffer.replaced"] == "none"
     learns = chosen["module.optimizer.lr"] != 0  # or it only collects
     if size == 1 and learns and not grows and not chosen.method.allows_single_episode_groups:

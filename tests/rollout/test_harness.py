@@ -213,5 +213,7 @@ def test_a_stored_episode_stands_for_one_of_the_same_agent_alone(chat):
     def digest(agent):
         return sampling_fingerprint(SPEC, Prompt.compact(), "m", agent)
 
-    assert len({digest(None), digest(OWN_LOOP), digest(function("acts")), digest(function("acts", max_answers=9))}) == 4
+    assert (
+        len({digest(None), digest(OWN_LOOP), digest(function("acts")), digest(function("acts", max_answers=9))}) == 4
+    )
     assert harness.EPISODE_VARIABLE not in OWN_LOOP.settings()

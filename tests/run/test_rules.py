@@ -26,6 +26,7 @@ TASKS, CALLBACK, METHOD, DATA = (
     rules.the_method_suits_the_run,
     rules.the_module_learns_from_its_data,
 )
+AGENT, FOREIGN = rules.a_foreign_agent_decides_for_itself, "harness=command harness.argv=[true]"
 STORED, UPDATE, PLACE = rules.stored_data_is_there, rules.the_update_can_learn, rules.the_folder_is_its_own
 WARMSTART, MODEL = rules.the_warm_start_writes_the_model, rules.conversations_fit_the_model
 STORE, TEACHER = rules.weights_fit_the_store, rules.the_teacher_reads_what_the_policy_reads
@@ -57,6 +58,10 @@ REFUSED = [
     (METHOD, "env=fake method=mobile_r1", NO_STEPS),
     # 8 tasks, 4 episodes of each, 4 steps, 24 tokens
     (METHOD, "smoke method=c3po module.objective.budget=3073", "is above the 3072 sampled tokens of a batch: "),
+    *((METHOD, f"smoke {FOREIGN} method={name}", "gives credit to steps, and a foreign") for name in ("gigpo", "ppo")),
+    (METHOD, f"smoke {FOREIGN} module.objective.estimator=step_grpo", "GRPO gives credit to steps"),
+    (AGENT, f"smoke {FOREIGN} rollout.settings.image_window=2", "image_window is for harness=own"),
+    (AGENT, f"smoke {FOREIGN} evaluation.protocol=standard", "take evaluation.protocol=hard"),
     (UPDATE, "smoke method=ui_tars2 iterations=4", r"critic_warmup=4 leaves none of iterations=4 to"),
     (DATA, "offline_rs module=grpo", "GRPOModule learns from rollouts, and datamodule=trajectories has none"),
     (DATA, "smoke module=dpo", "DPOModule learns from stored episodes, not from rollouts: take exp"),
