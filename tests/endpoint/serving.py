@@ -14,10 +14,13 @@ from arpo.inference.engine import Sampling
 from tests.inference.scripted import ScriptedEngine
 
 
+PLENTY = Budgets(1000, 10**6)
+
+
 class Visit:
     """A seat, and the ways to ask for something at its address."""
 
-    def __init__(self, endpoint, chat, *, respond=lambda request: "Well.", budgets=Budgets(1000, 10**6), **options):
+    def __init__(self, endpoint, chat, *, respond=lambda request: "Well.", budgets=PLENTY, **options):
         self.endpoint, self.gate, self.asked, self.cancelled = endpoint, asyncio.Event(), asyncio.Event(), 0
         self.gate.set()
         self.engine = ScriptedEngine(chat, respond, hold=self._held, **options)

@@ -70,7 +70,8 @@ async def misbehaves(given):
 
 def main() -> None:
     """A program: show its environment, leave a child in a session of its own, and end as it is asked to."""
-    print(sorted(os.environ))
+    sys.stdout.write(str(sorted(os.environ)))
+    sys.stdout.flush()
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     asyncio.run(ask(type("Given", (), {"key": os.environ["ARPO_KEY"], "address": os.environ["ARPO_ENDPOINT"]})))
     raise SystemExit(3)
