@@ -13,7 +13,6 @@ from arpo.errors import EngineError
 from arpo.inference.engine import Sampling
 from tests.inference.scripted import ScriptedEngine
 
-
 PLENTY = Budgets(1000, 10**6)
 
 

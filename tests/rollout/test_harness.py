@@ -1,4 +1,4 @@
-"""Episodes of foreign agents: the same record as the own loop's, whatever an agent does, and failures that are none."""
+"""Episodes of foreign agents: the record of the own loop, whatever an agent does, and failures that are no endings."""
 
 import asyncio
 import logging
