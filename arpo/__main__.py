@@ -48,6 +48,7 @@ COMMANDS = {
     "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
     "look": ("python -m arpo doctor --look", "Start one desktop and write a picture of it."),
+    "mcp": ("python -m arpo mcp", "Serve the desktop of an episode to an agent that speaks MCP and starts this."),
     "tasks": (
         "python -m arpo tasks osworld",
         "Show what OSWorld's tasks need and what is here; `tasks fetch` downloads their files beforehand.",
@@ -61,6 +62,7 @@ TOOLS = {
     "compare": "arpo.apps.comparison.command",
     "view": "arpo.apps.viewer.command",
     "tasks": "arpo.apps.tasks",
+    "mcp": "arpo.apps.mcp_server",
 }
 """Where the commands are that have arguments of their own; each is imported when it is asked for."""
 

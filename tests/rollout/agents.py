@@ -8,6 +8,8 @@ from pathlib import Path
 
 import httpx
 
+from arpo.apps.mcp_server import desktop_server
+
 OWN_LOOP = Path(__file__).parents[2] / "experiments" / "foreign_loop" / "agent.py"
 HI = {"model": "policy", "messages": [{"role": "user", "content": "Click the red button."}]}
 SEEN: list = []
@@ -59,6 +61,15 @@ async def looks(given):
         screens = [(await web.get(path)).content for path in ("/screen", "/screenshot")]
         ran = await web.post(f"/desktop/{given.key}/execute", json={"command": ["echo", "hi"]})
         SEEN.extend([*screens, ran.status_code, ran.json()])
+
+
+async def speaks_mcp(given):
+    from mcp import Client
+
+    async with Client(desktop_server(f"{given.address}/desktop/{given.key}")) as web:
+        await ask(given)
+        for name, arguments in (("task", {}), ("screenshot", {}), ("act", {"action": "wait()"})):
+            SEEN.extend((await web.call_tool(name, arguments)).content)
 
 
 async def misbehaves(given):

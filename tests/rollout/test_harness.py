@@ -177,6 +177,15 @@ def test_a_desktop_that_runs_programs_does_so_for_the_key_of_the_episode(chat):
     assert agents.SEEN[2] == 404
 
 
+def test_an_agent_that_speaks_mcp_looks_and_acts(chat):
+    trajectory = play(chat, function("speaks_mcp"))
+    task, picture, state = agents.SEEN
+    assert TASK.instruction in task.text
+    assert (picture.type, picture.mime_type) == ("image", "image/png")
+    assert '"steps_left":3' in state.text
+    assert [step.action for step in trajectory.steps] == ["wait()"]
+
+
 # --- programs -------------------------------------------------------------------------------------------------------
 
 
