@@ -148,6 +148,8 @@ class Endpoint:
             exception_handlers={RefusedError: _refused, AgentGoneError: _unread},
         )
         listening = socket.create_server(("127.0.0.1", 0))
+        # Accepted sockets inherit it; asyncio sets it for those alone whose protocol is named. Without: 40 ms a reply.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(
             app,
