@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python benchmarks/endpoint.py [SESSIONS]
 
-Requests of OpenAI's chat dialect over loopback, as a plain client sends them: a text, one screenshot of 1920 x 1080, 15
+Requests of OpenAI's chat dialect over loopback, as a plain client sends them: a text, a screenshot of 1920 x 1080, 15
 of them of which 14 are known; medians of 30. Then so many sessions (64) at once, each with a growing conversation of
 screenshots: how late the event loop is, 99th percentile. A tiny model's tokenizer; the machine should be idle.
 """
@@ -78,7 +78,8 @@ async def medians(endpoint: Endpoint, chat: ChatTokenizer) -> None:
                 await timed(client, body(pictures[:14], "Look."))
             seconds = [await timed(client, content) for content in contents]
         size = f"{len(contents[0]) / 1e6:.1f} MB"
-        print(f"{name:<26}{size:>9}  {1000 * statistics.median(seconds):7.1f} ms   worst {1000 * max(seconds):7.1f} ms")
+        median, worst = 1000 * statistics.median(seconds), 1000 * max(seconds)
+        print(f"{name:<26}{size:>9}  {median:7.1f} ms   worst {worst:7.1f} ms")
 
 
 def visitor(endpoint: Endpoint, key: str) -> httpx.AsyncClient:

@@ -110,7 +110,7 @@ def test_pictures_are_limited_in_number_in_bytes_and_in_pixels_that_are_new():
 
 def test_a_known_picture_is_not_decoded_again_and_the_oldest_is_forgotten():
     shots = [screenshot(n, 40, 30)[1] for n in range(3)]
-    known = Pictures(most_bytes=sum(map(len, shots)) - 1)
+    known = Pictures(most_bytes=sum(len(shot) + len(url(shot)) for shot in shots) - 1)
     first = [taken("chat", url(shot), reader(known)) for shot in (shots[0], shots[1], shots[0])]
     assert first[0] is first[2]
     assert known.decoded == 2

@@ -102,8 +102,8 @@ def decoded(body: bytes, kind: type[Body], limits: Limits) -> tuple[Body, list[s
         raise RefusedError("too_large", f"the body has {len(body)} bytes, more than {limits.body_bytes}: send less")
     try:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()
-        others = {name for name, value in given if bytes(value) != b"null"} - set(kind.__struct_encode_fields__)
-        return msgspec.json.decode(body, type=kind), sorted(others - HARMLESS)
+        named = {name for name, value in given if bytes(memoryview(value)[:5]) != b"null"}
+        return msgspec.json.decode(body, type=kind), sorted(named - HARMLESS - set(kind.__struct_encode_fields__))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body must be an object in JSON with fields of their types: {error}") from error
 
@@ -179,35 +179,36 @@ def checked(ask: Ask, limits: Limits) -> Ask:
 
 @dataclass(slots=True)
 class Pictures:
-    """The pictures of a session, each decoded once: later it is known by a hash of its encoded bytes.
+    """The pictures of a session, each decoded once: later it is known by the text that it came as.
 
     Least recently used ones are dropped first. Safe to call from several threads.
     """
 
     most_bytes: int = 256 * 2**20
-    """Bytes of PNGs that are kept."""
-    _known: OrderedDict[bytes, Picture] = field(default_factory=OrderedDict)
+    """Of PNGs and of the texts that they came as."""
+    _known: OrderedDict[str, Picture] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _lock: Lock = field(default_factory=Lock)
     decoded: int = 0
     """The number of pictures that were not known."""
 
-    def known(self, digest: bytes) -> Picture | None:
-        """Return the picture with a digest, if it has been seen."""
+    def known(self, data: str) -> Picture | None:
+        """Return the picture that has come as a text before."""
         with self._lock:
-            if digest in self._known:
-                self._known.move_to_end(digest)
-            return self._known.get(digest)
+            if (picture := self._known.get(data)) is not None:
+                self._known.move_to_end(data)
+            return picture
 
-    def keep(self, digest: bytes, picture: Picture) -> None:
+    def keep(self, data: str, picture: Picture) -> None:
         """Keep a picture."""
         with self._lock:
             self.decoded += 1
-            if digest not in self._known:
-                self._known[digest] = picture
-                self._bytes += len(picture.png)
+            if data not in self._known:
+                self._known[data] = picture
+                self._bytes += len(data) + len(picture.png)
             while self._bytes > self.most_bytes and len(self._known) > 1:
-                self._bytes -= len(self._known.popitem(last=False)[1].png)
+                oldest, dropped = self._known.popitem(last=False)
+                self._bytes -= len(oldest) + len(dropped.png)
 
 
 class Reader:
@@ -235,13 +236,12 @@ class Reader:
         check_count("the number of pictures", self._count, limits.pictures)
         if not isinstance(data, str) or not data.isascii() or len(data) > limits.picture_bytes * 4 // 3 + 4 + at:
             raise invalid(f"a picture must be a text in base 64 of at most {limits.picture_bytes} bytes")
-        digest = hashlib.sha256(data.encode()).digest()
-        if (picture := self._pictures.known(digest)) is None:
+        if (picture := self._pictures.known(data)) is None:
             try:
                 picture = self._converted(base64.b64decode(data[at:], validate=True))
             except binascii.Error as error:
                 raise invalid(f"a picture is not written in base 64: {error}") from error
-            self._pictures.keep(digest, picture)
+            self._pictures.keep(data, picture)
         return picture
 
     def _converted(self, encoded: bytes) -> Picture:
