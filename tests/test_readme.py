@@ -99,7 +99,7 @@ def check_tool(arguments: list[str]) -> None:
     elif command == "episodes":
         assert words[1:] in (["--to", "parquet"], ["--to", "store"]), f"python -m arpo episodes knows no {words}"
     else:
-        known = ([], ["doctor"], ["doctor", "--look"], *([word] for word in REMOVED))
+        known = ([], ["doctor"], ["doctor", "--look"], ["mcp"], *([word] for word in REMOVED))
         assert arguments in known, f"python -m arpo knows no {arguments}"
 
 
@@ -283,6 +283,8 @@ BASES = (
     "train experiment=smoke method=gigpo",
     "train experiment=distillation",
     "train experiment=smoke method=ui_s1 env=recorded tasks=recorded",
+    "train experiment=smoke harness=command harness.argv=[true]",
+    "train experiment=smoke harness=function harness.function=mine.play",
     "select experiment=smoke",
 )
 """Whole configurations that have every key of ours between them."""
