@@ -130,11 +130,12 @@ class Endpoint:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="endpoint")
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve on a free port of loopback."""
+        """Serve on a free port of loopback; an episode does so too, where no server is left."""
         routes = [
             Route(dialect.path, partial(self._answered, dialect), methods=["POST"]) for dialect in DIALECTS.values()
         ]
@@ -166,16 +167,6 @@ class Endpoint:
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         while not self._server.started and not self._serving.done():
             await asyncio.sleep(0.01)
-        self.check()
-
-    def check(self) -> None:
-        """Check that agents are served.
-
-        Raises:
-            EngineError: If they are not: what an agent did meanwhile says nothing about the policy.
-        """
-        if self._serving is None or self._serving.done():
-            raise EngineError("the endpoint does not serve: its server has ended; see the log")
 
     async def close(self) -> None:
         """End the server and every connection; idempotent."""
@@ -187,13 +178,22 @@ class Endpoint:
 
     @asynccontextmanager
     async def admit(self, seat: Seat) -> AsyncIterator[str]:
-        """Serve the agent of an episode under a key that this gives, and close its session."""
-        self.check()
+        """Serve the agent of an episode under a key that this gives, and close its session.
+
+        Raises:
+            EngineError: If the server has ended meanwhile: what the agent did says nothing about the policy. The next
+                episode has a new one.
+        """
+        async with self._starting:
+            if self._serving is None or self._serving.done():
+                await self.start()
+        serving = self._serving
         key = secrets.token_urlsafe(32)
         self._seats[_digest(key)] = seat
         try:
             yield key
-            self.check()
+            if serving is None or serving.done():
+                raise EngineError("the endpoint's server has ended within the episode; see the log")
         finally:
             del self._seats[_digest(key)]
             self._closed[_digest(key)] = None

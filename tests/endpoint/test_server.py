@@ -15,7 +15,7 @@ from arpo.endpoint.server import AT_ONCE, Endpoint
 from arpo.endpoint.session import Budgets
 from arpo.errors import EngineError
 from tests.endpoint.samples import PNG, asking, picturing, url
-from tests.endpoint.serving import Broken, serving
+from tests.endpoint.serving import Broken, Visit, serving
 
 HI = [{"role": "user", "content": "Hi"}]
 BODY = {"model": "policy", "messages": HI}
@@ -210,11 +210,19 @@ async def test_a_failure_of_the_engine_is_one_of_the_episode_and_never_an_answer
     assert recorded(visit) == ()
 
 
-async def test_an_endpoint_that_has_ended_is_a_failure_of_the_episode(plain):
-    with pytest.raises(ExceptionGroup) as raised:
+async def test_a_server_that_ends_is_a_failure_of_the_episode_and_the_next_one_has_another(plain):
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - it is raised at the end of what is served
         async with serving(plain) as visit:
-            await visit.endpoint.close()
-    assert raised.group_contains(EngineError, match="does not serve")
+            endpoint = visit.endpoint
+            endpoint._server.should_exit = True
+            await endpoint._serving
+            with pytest.raises(httpx.ConnectError):
+                await visit.post(BODY)
+            port, again = endpoint.port, Visit(endpoint, plain)
+            async with endpoint.admit(again.seat) as again.key:
+                assert (await again.post(BODY)).status_code == 200
+            assert endpoint.port != port
+    assert raised.group_contains(EngineError, match="has ended within the episode")
 
 
 # --- attacks --------------------------------------------------------------------------------------------------------
