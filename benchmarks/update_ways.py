@@ -190,7 +190,7 @@ def sequences(setting: Setting, policy: Policy) -> Minibatch:
         ids = torch.where(tokens.image_mask, tokens.input_ids, text)
         own = replace(tokens, input_ids=ids, screenshots=tuple(shots))
         samples.append(Sample(own, shots, advantages=torch.ones(longest.action_tokens)))
-    return Minibatch(tuple(samples), len(samples), len(samples) * longest.action_tokens)
+    return Minibatch(tuple(samples), len(samples), len(samples) * longest.action_tokens, len(samples))
 
 
 @contextmanager

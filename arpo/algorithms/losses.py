@@ -25,7 +25,7 @@ MAX_SEQUENCE_LOG_RATIO = 10.0
 """Upper bound of a sequence's mean log-ratio, as in verl 0.9.1. A mean over hundreds of tokens lies near 0, and all of
 them carry the same ratio: at 20 one sequence would weigh 5e8 on each of its tokens."""
 
-Aggregation = Literal["sequence", "token", "sequence_sum", "dr_grpo"]
+Aggregation = Literal["sequence", "token", "sequence_sum", "dr_grpo", "episode"]
 RatioLevel = Literal["token", "sequence"]
 KLEstimator = Literal["k1", "abs", "k2", "k3"]
 CorrectionName = Literal["none", "tis_token", "tis_sequence", "icepop", "sequence_mask", "decoupled"]
@@ -41,9 +41,13 @@ class MinibatchAverage:
     * `token`: mean over all tokens of the minibatch (DAPO, arXiv 2503.14476, equation 8).
     * `sequence_sum`: mean over sequences of the sum over tokens.
     * `dr_grpo`: sum over all tokens / (sequences · length), a constant length (arXiv 2503.20783, section 3.2).
+    * `episode`: mean over episodes of the mean over all tokens of an episode, on however many sequences they are:
+      1/E Σ_e 1/T_e Σ_t L_t. An agent that forks its conversation weighs no more for it. E are the episodes of a pass
+      over the batch, by its minibatches: the mean of these is exactly the average over the pass, whatever episodes,
+      or sequences of one, each of them holds.
 
-    The counts are those of the whole minibatch, over all micro-batches. Data-parallel ranks average their gradients,
-    which divides once more than the formula says: there, the counts over all ranks are divided by the ranks.
+    The other counts are those of the whole minibatch, over all micro-batches. Data-parallel ranks average their
+    gradients, which divides once more than the formula says: there, the counts of all ranks are divided by the ranks.
     """
 
     aggregation: Aggregation
@@ -53,11 +57,19 @@ class MinibatchAverage:
     """Action tokens of the whole minibatch."""
     length: AtLeastOne | None = None
     """The constant that `dr_grpo` divides by, usually the most tokens that a sequence can have."""
+    episodes: Positive | None = None
+    """Episodes with a sampled token in a pass over the batch, divided by its minibatches; for `episode`."""
 
     def __call__(
-        self, values: Float[Tensor, "batch actions"], mask: Bool[Tensor, "batch actions"]
+        self,
+        values: Float[Tensor, "batch actions"],
+        mask: Bool[Tensor, "batch actions"],
+        episode_tokens: Float[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Return a micro-batch's share of the average; the shares of all micro-batches add up to it."""
+        """Return a micro-batch's share of the average; the shares of all micro-batches add up to it.
+
+        `episode` divides each row by the action tokens of its whole episode.
+        """
         masked = torch.where(mask, values, 0.0)
         match self.aggregation:
             case "sequence":
@@ -70,6 +82,10 @@ class MinibatchAverage:
             case "dr_grpo":
                 assert self.length is not None, "dr_grpo has a length"
                 return masked.sum() / (self.sequences * self.length)
+            case "episode":
+                assert self.episodes is not None, "episode has a count of episodes"
+                assert episode_tokens is not None, "episode has the tokens of each row's episode"
+                return (masked.sum(dim=1) / episode_tokens).sum() / self.episodes
 
 
 @dataclass(frozen=True, slots=True)

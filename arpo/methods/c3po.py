@@ -87,7 +87,7 @@ class C3PO(GRPO):
         )
 
     @override
-    def average(self, sequences: float, tokens: float, share: float) -> MinibatchAverage:
+    def average(self, sequences: float, tokens: float, episodes: float, share: float) -> MinibatchAverage:
         return MinibatchAverage("token", sequences=sequences, tokens=self.budget * share)
 
 

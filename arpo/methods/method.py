@@ -254,12 +254,13 @@ class Method(ABC):
             weights=terms.weights,
         )
 
-    def average(self, sequences: float, tokens: float, share: float) -> MinibatchAverage:
+    def average(self, sequences: float, tokens: float, episodes: float, share: float) -> MinibatchAverage:
         """Return the average over the tokens of a minibatch of so many sequences and sampled tokens.
 
-        A pass over the batch has 1 / `share` of them. All three are divided by the ranks, which average gradients.
+        A pass over the batch has 1 / `share` of them, and `episodes` are its episodes by them. All four are divided by
+        the ranks, which average gradients.
         """
-        return MinibatchAverage(self.aggregation, sequences=sequences, tokens=tokens, length=self.dr_grpo_length)
+        return MinibatchAverage(self.aggregation, sequences, tokens, self.dr_grpo_length, episodes)
 
     def penalties(self, terms: TokenTerms) -> dict[str, tuple[float, Float[Tensor, "batch actions"]]]:
         """Return the additions to the loss of each token, whatever its advantage: by name, coefficient and value.

@@ -361,8 +361,9 @@ class GRPOModule(PolicyModule):
         before = pad_sequence(self._old(work, samples, output) if old is None else old, batch_first=True)
         mask = output.mask & to_device(torch.tensor([[not sample.filler] for sample in samples]), self.device)
         ranks, count = self.trainer.world_size, len(work.minibatches)  # ranks average their gradients
-        share = self.epochs / count / ranks
-        average = method.average(minibatch.sequences / ranks, minibatch.action_tokens / ranks, share)
+        counts = (minibatch.sequences, minibatch.action_tokens, minibatch.episodes, self.epochs / count)
+        average = method.average(*(number / ranks for number in counts))
+        episode_tokens = to_device(torch.tensor([float(sample.episode_tokens) for sample in samples]), self.device)
         selects = method.high_entropy_steps is not None
         selected = self._padded([sample.selected() for sample in samples]) if selects else None
         correction, fresh = self._correction(samples, before, mask)
@@ -382,10 +383,10 @@ class GRPOModule(PolicyModule):
             self._optional([sample.teacher for sample in samples]),
         )
         result = method.loss(terms)
-        loss = average(result.losses, mask)
+        loss = average(result.losses, mask, episode_tokens)
         penalty: Tensor | float = 0.0  # whatever the advantages are
         for name, (coefficient, numbers) in method.penalties(terms).items():
-            part = average(numbers if selected is None else numbers * selected, mask)
+            part = average(numbers if selected is None else numbers * selected, mask, episode_tokens)
             work.meter.averages.total(f"train/{name}", part.detach() / count)
             penalty = penalty + coefficient * part
         loss = loss + penalty

@@ -38,6 +38,8 @@ class Sample:
     """The target of a critic before each of them; None without a critic."""
     teacher: Float[Tensor, " actions"] | None = None
     """Their log-probabilities under the teacher; None without one."""
+    whole: int | None = None
+    """Sampled tokens of its whole episode, over all of its sequences; None where this is the only one."""
     replayed: bool = False
     group: int = 0
     """The number of its group in the batch."""
@@ -62,6 +64,11 @@ class Sample:
     def action_tokens(self) -> int:
         """Sampled tokens."""
         return int(self.tokens.action_mask.sum())
+
+    @property
+    def episode_tokens(self) -> int:
+        """Sampled tokens of its episode, those of its other sequences among them."""
+        return self.action_tokens if self.whole is None else self.whole
 
     @property
     def teaches(self) -> bool:
@@ -96,6 +103,8 @@ class Minibatch:
     samples: tuple[Sample, ...]
     sequences: int
     action_tokens: int
+    episodes: float
+    """Those of the pass that it belongs to, divided by its minibatches, and so the same in each of them."""
 
     def credited(self, credits: Sequence[Sequence[Credit]], teacher: Mapping[Key, Tensor]) -> "Minibatch":
         """Return the minibatch with the credits of a batch, and with what a teacher says of it, if there is one."""
@@ -115,6 +124,7 @@ def samples_of(
                 nothing = torch.zeros(len(tokens.sampler_logprobs))
                 shown, replayed = trajectory.screenshots, member in group.injected
                 sample = Sample(tokens, shown, nothing, replayed=replayed, group=number, member=member)
+                sample = replace(sample, whole=trajectory.action_tokens)
                 samples.append(sample if credits is None else sample.credited(credits[number][member]))
         found.append(samples)
     return found
@@ -123,14 +133,17 @@ def samples_of(
 def split(groups: Sequence[Sequence[Sample]], count: int, seed: int) -> list[Minibatch]:
     """Shuffle whole groups into `count` minibatches of nearly equal size; fewer when there are fewer groups.
 
-    A group stays together, so that successes and failures of one task pull at the same step.
+    A group stays together, so that successes and failures of one task pull at the same step. An episode counts if it
+    has a sequence, which takes a trained token.
     """
     order = list(range(len(groups)))
     random.Random(seed).shuffle(order)
-    minibatches = []
-    for start in range(min(count, len(groups))):
+    minibatches, count = [], min(count, len(groups))
+    episodes = sum(len({sample.member for sample in group}) for group in groups)
+    for start in range(count):
         samples = tuple(sample for index in order[start::count] for sample in groups[index])
-        minibatches.append(Minibatch(samples, len(samples), sum(sample.action_tokens for sample in samples)))
+        tokens = sum(sample.action_tokens for sample in samples)
+        minibatches.append(Minibatch(samples, len(samples), tokens, episodes / count))
     return minibatches
 
 

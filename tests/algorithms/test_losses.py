@@ -120,6 +120,43 @@ def test_golden_averages(aggregation: Aggregation, expected: float) -> None:
     assert_golden(average(aggregation)(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, torch.nan]]), MASK), expected)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "episodes", "expected"),
+    [
+        ([5.0, 5.0], 1.0, 3.0),  # one episode of both rows: 15 / 5
+        ([3.0, 2.0], 2.0, 3.25),  # each row an episode: (6/3 + 9/2) / 2, which is `sequence`
+        ([5.0, 4.0], 2.0, 1.725),  # the second has two tokens elsewhere: (6/5 + 9/4) / 2
+        ([3.0, 2.0], 0.5, 13.0),  # of a pass of two episodes by four minibatches: 4 · 6.5 / 2
+    ],
+)
+def test_golden_averages_over_episodes(tokens: list[float], episodes: float, expected: float) -> None:
+    mean = MinibatchAverage("episode", sequences=2.0, tokens=5.0, episodes=episodes)
+    values = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, torch.nan]])
+    assert_golden(mean(values, MASK, torch.tensor(tokens)), expected)
+
+
+@given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=4).filter(any), st.data())
+def test_episodes_weigh_alike_wherever_their_sequences_are(sizes: list[list[int]], data: st.DataObject) -> None:
+    """Minibatches, ranks and micro-batches that get each sequence by chance: their mean is the plain formula's."""
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    losses = [[torch.randn(size, generator=generator, dtype=torch.float64) for size in row] for row in sizes]
+    there = [torch.cat(episode) for episode in losses if episode]
+    plain = sum(episode.mean() for episode in there) / len(there)
+
+    minibatches, ranks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2))
+    mean = MinibatchAverage("episode", sequences=1.0, tokens=1.0, episodes=len(there) / minibatches / ranks)
+    places = st.tuples(st.integers(1, minibatches), st.integers(1, ranks), st.integers(1, 2))
+    batches: dict[tuple[int, int, int], list[tuple[torch.Tensor, int]]] = {}
+    for episode in losses:
+        for row in episode:
+            batches.setdefault(data.draw(places), []).append((row, sum(map(len, episode))))
+    found = torch.zeros((), dtype=torch.float64)
+    for rows in batches.values():
+        values = torch.nn.utils.rnn.pad_sequence([row for row, _ in rows], batch_first=True, padding_value=torch.nan)
+        found += mean(values, ~values.isnan(), torch.tensor([tokens for _, tokens in rows], dtype=torch.float64))
+    torch.testing.assert_close(found / minibatches / ranks, plain)
+
+
 @pytest.mark.parametrize(("dual", "expected"), [(3.0, 3.0), (10.0, math.e**2), (None, math.e**2)])
 def test_golden_dual_clip(dual: float | None, expected: float) -> None:
     # Ratio e² = 7.389, advantage -1: unbounded without a dual clip

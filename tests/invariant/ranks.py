@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dart": {"objective": {"estimator": "step_grpo", "correction": "tis_token", "high_entropy_steps": 0.8}},
     "twice": {"objective": {"correction": "tis_token"}, "module": {"epochs": 2}},
     "windowed": {"objective": {"estimator": "step_grpo", "high_entropy_steps": 0.4}, "image_window": 1},
+    "episodes": {"objective": {"aggregation": "episode", "high_entropy_steps": 0.4}, "image_window": 1},
     "budget": {"method": C3PO, "objective": {"budget": 200, "over": "truncate"}, "image_window": 1},
     "pulse": {"objective": {}, "pulse": True},
     "critic": {

@@ -68,7 +68,7 @@ def test_a_group_in_which_all_failed_pulls_at_nothing(make_module, make_group, g
     before = output.logprobs.detach()
     advantages = torch.zeros_like(before)
     (minibatch,) = module.plan([members], 0)
-    average = module.objective.average(float(minibatch.sequences), float(minibatch.action_tokens), 1.0)
+    average = module.objective.average(float(minibatch.sequences), float(minibatch.action_tokens), 1.0, 1.0)
     terms = TokenTerms(output.logprobs, before, advantages, output.mask)
     average(module.objective.loss(terms).losses, output.mask).backward()
     gradients = [parameter.grad for parameter in module.trainable_parameters()]

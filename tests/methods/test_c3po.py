@@ -110,7 +110,7 @@ def test_every_place_is_as_likely_to_be_cut_and_a_replayed_success_is_drawn_anew
 def test_the_sum_is_divided_by_the_share_of_the_budget_whatever_the_lengths():
     values, mask = torch.ones(2, 4), torch.tensor([[True] * 4, [True, False, False, False]])
     for sequences, tokens in ((2.0, 5.0), (7.0, 100.0)):
-        average = C3PO(budget=40).average(sequences, tokens, 1 / 4)  # two minibatches on two ranks
+        average = C3PO(budget=40).average(sequences, tokens, 1.0, 1 / 4)  # two minibatches on two ranks
         assert average(values, mask).item() == pytest.approx(5 / 10)
 
 

@@ -33,7 +33,7 @@ def sample(length: int, *, actions: int = 2, advantage: float = 1.0) -> Sample:
 
 
 def minibatch(*samples: Sample) -> Minibatch:
-    return Minibatch(samples, len(samples), sum(each.action_tokens for each in samples))
+    return Minibatch(samples, len(samples), sum(each.action_tokens for each in samples), len(samples))
 
 
 def groups(count: int, size: int = 2) -> list[list[Sample]]:

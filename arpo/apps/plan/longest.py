@@ -118,7 +118,7 @@ class WorstCaseTrajectory:
             keys = tuple(f"{number}: {key}" for key in tokens.screenshots)
             own = replace(tokens, screenshots=keys)
             samples.append(Sample(own, dict.fromkeys(keys, b""), advantages=torch.ones(self.action_tokens)))
-        return Minibatch(tuple(samples), count, count * self.action_tokens)
+        return Minibatch(tuple(samples), count, count * self.action_tokens, count)
 
 
 class BlankScreens(ImageProcessor):
