@@ -53,7 +53,7 @@ HEAVY = {
 ROOT_MODULES = 6
 FUNCTION_LINES = 60
 
-BUDGET = {"core": 31_000, "apps": 5_130, "templates": 2_500, "arpo": 38_600, "tests": 49_300, "conf": 2_000}
+BUDGET = {"core": 31_000, "apps": 5_130, "templates": 2_500, "arpo": 38_600, "tests": 49_600, "conf": 2_000}
 """Lines of each ring; conf/ has a budget of files too."""
 CONF_FILES = 110
 

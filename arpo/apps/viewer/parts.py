@@ -27,7 +27,7 @@ from arpo.rollout.storage import UpdateRecord
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Counts changes of the content of a chunk: chunks of another number are written again."""
 INJECTED, LEFT_OUT, PARSE_ERROR = 1, 2, 4
 """Bits of the flags of an episode in the index."""
@@ -178,6 +178,7 @@ def group_chunk(
         record = json.loads(line)
         for exchange in record["exchanges"]:
             ids.update(exchange["added_ids"], exchange["response_ids"])
+            shown += [picture["key"] for picture in exchange["pictures"]]
         shown += [step["screenshot"] for step in record["steps"]]
         shown.append(str(record.get("last_screenshot", "")))
         members.append(

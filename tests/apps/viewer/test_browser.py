@@ -178,12 +178,7 @@ def test_an_episode_of_another_agent_shows_all_of_its_exchanges_and_the_numbers_
     assert page.count(".token") == 2
     page.click('.token[data-at="1"]')
     assert page.text('tr[data-name="old_logprobs"] td') == f"{record.numbers['old_logprobs'][6]:.7f}"
-    page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    page.until("document.querySelectorAll('.exchange').length === 6")
-    assert page.texts(".exchange")[1:3] == [
-        "exchange 1, a beginning, version 6, not trained",
-        "exchange 2, goes on from 0, version 7",
-    ]
+    assert page.count("#tree .exchange") == 6
     page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
     assert page.count(".token") == 2  # of exchange 0
 

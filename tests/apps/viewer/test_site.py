@@ -13,11 +13,13 @@ from arpo.apps.viewer.site import RunData, Site
 from arpo.errors import ConfigError
 from arpo.evaluation.run_folder import read_folder
 from arpo.rollout.storage import TrajectoryStore, read_update, update_path, write_update
+from arpo.types import Picture, screenshot_key
 from tests.apps.viewer.support import (
     chunk_of,
     index_of,
     make_episode,
     make_group,
+    make_png,
     numbers_of,
     read_script,
     small_run,
@@ -30,6 +32,16 @@ from tests.modules.conftest import make_group as trained_group  # noqa: F401
 
 def written(out):
     return {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+
+
+def test_the_pictures_of_an_exchange_are_in_the_chunk_though_no_step_shows_them(tmp_path):
+    made, png = make_episode(), make_png(200)
+    other = Picture(screenshot_key(png), 168, 210)
+    exchanges = [replace(each, pictures=(*each.pictures, other)) for each in made.exchanges]
+    shown = {**made.screenshots, other.key: png}
+    write_run(tmp_path, [replace(made, exchanges=tuple(exchanges), screenshots=shown)])
+    Site([tmp_path], tmp_path / "view").write()
+    assert sorted(key for key, *_ in chunk_of(tmp_path / "view", "0/0")["pictures"]) == sorted(shown)
 
 
 def named(number, group):

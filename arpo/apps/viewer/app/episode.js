@@ -35,8 +35,9 @@ PAGES.episode = async (run, [key, place, at], query) => {
     h("div", { class: "chips" }, chips(run, row), advantageBar(run, row, run.rows(group).reduce((most, each) => Math.max(most, Math.abs(run.episodes.advantage[each] ?? 0)), 0))),
     count ? h("div", { class: "stage" },
       h("div", { class: "screen" }, picture(member, step, { large: true }), filmOf(member, step, go)),
-      h("div", { class: "answer" }, answer(member, step), tokens(run, row, member, step, by), prompt(member, step), tree(member), raw(member)))
-      : [tree(member), raw(member)]);
+      h("div", { class: "answer" }, answer(member, step), tokens(run, row, member, step, by), prompt(member, step), raw(member)))
+      : raw(member),
+    tree(member, step, go));
 };
 
 const arrow = (to, sign) => (to ? link(to, {}, sign) : h("span", { class: "quiet" }, sign));
@@ -147,15 +148,6 @@ function onDemand(title, make) {
 function prompt(member, step) {
   return onDemand("Prompt", () => h("div", {}, member.path(step).map(({ added_ids: ids }, at, path) =>
     h("pre", { class: at + 1 === path.length ? "" : "before" }, said(member.text(ids))))));
-}
-
-// Every exchange, where they are not the steps: those of an agent of another kind.
-function tree(member) {
-  const own = member.steps.map(({ exchange }) => exchange);
-  if (member.exchanges.every((_, number) => own[number] === number)) return null;
-  return onDemand("All exchanges", () => h("div", {}, member.exchanges.map((each, number) => [
-    h("p", { class: "quiet exchange" }, `exchange ${number}, ${each.parent === null ? "a beginning" : `goes on from ${each.parent}`}, version ${each.policy_version}${each.trained ? "" : ", not trained"}`),
-    h("pre", { class: "before" }, said(member.text(each.added_ids))), h("pre", {}, said(member.text(each.response_ids)))])));
 }
 
 function raw(member) {

@@ -54,21 +54,16 @@ function overlay(mark, width, height, large) {
   return drawn;
 }
 
-// The screenshot of a step; `step` may be one more than the last: the screen after the last action.
-function picture(member, step, { large = false } = {}) {
-  const last = step >= member.steps.length;
-  const key = last ? String(member.record.last_screenshot || "") : member.steps[step].screenshot;
+// A screenshot in a box of its shape.
+function screenshot(member, key, { width, height }, large = false) {
   const [uri, thumbnail] = member.picture(key);
-  const like = member.steps[Math.min(step, member.steps.length - 1)] || { width: 4, height: 3 };
-  const mark = last ? [] : member.marks[step] || [];
-  const ratio = like.width > 0 && like.height > 0 ? `${like.width} / ${like.height}` : "4 / 3";
   const missing = () => h("div", { class: "missing" }, "screenshot missing");
-  const box = h("div", { class: `picture${mark[0] === "error" ? " wrong" : ""}`, css: { "aspect-ratio": ratio } });
+  const box = h("div", { class: "picture", css: { "aspect-ratio": width > 0 && height > 0 ? `${width} / ${height}` : "4 / 3" } });
   const original = `${screensOf(member.run)}/${key.slice(0, 2)}/${key}.png`;
   const sources = [...(large && thumbnail ? [original] : []), ...(uri ? [uri] : [])];
   if (sources.length) {
     const image = h("img", { alt: "", draggable: "false", decoding: "async" });
-    if (large && !thumbnail && like.width < 400) image.classList.add("small");
+    if (large && !thumbnail && width < 400) image.classList.add("small");
     image.addEventListener("error", () => {
       if (sources.length) image.src = sources.shift();
       else image.replaceWith(missing());
@@ -76,6 +71,17 @@ function picture(member, step, { large = false } = {}) {
     image.src = sources.shift();
     box.append(image);
   } else box.append(missing());
+  return box;
+}
+
+// The screenshot of a step with its action; `step` may be one more than the last: the screen after the last action.
+function picture(member, step, { large = false } = {}) {
+  const last = step >= member.steps.length;
+  const key = last ? String(member.record.last_screenshot || "") : member.steps[step].screenshot;
+  const like = member.steps[Math.min(step, member.steps.length - 1)] || { width: 4, height: 3 };
+  const mark = last ? [] : member.marks[step] || [];
+  const box = screenshot(member, key, like, large);
+  if (mark[0] === "error") box.classList.add("wrong");
   const drawn = overlay(mark, like.width, like.height, large);
   if (drawn) box.append(drawn);
   if (mark[0] === "text" || mark[0] === "error") box.append(h("div", { class: "label" }, said(mark[0] === "text" ? briefly(mark, mark[1]) : mark[1])));
