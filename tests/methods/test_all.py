@@ -76,6 +76,14 @@ def test_every_method_checks_the_numbers_of_all(method):
         replace(method, clip_low=0.0, clip_high=0.0)
 
 
+def test_every_method_but_that_of_a_budget_can_average_over_episodes(name, method):
+    if name == "c3po":
+        pytest.skip("it refuses all averages but its own")
+    average = replace(method, aggregation="episode").average(3.0, 4.0, 2.0, 1.0)
+    values, mask = torch.ones(3, 2), torch.tensor([[True, True], [True, False], [True, False]])
+    assert average(values, mask, torch.tensor([3.0, 3.0, 1.0])).item() == pytest.approx(1.0)  # (3 / 3 + 1 / 1) / 2
+
+
 def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(method):
     rng = random.Random(0)
     groups = [random_group(rng, number) for number in range(200)]
@@ -158,6 +166,7 @@ def test_what_replay_puts_into_a_failed_group_earns_the_most_in_it(method):
 REFUSED = [
     (C3PO, {"budget": 0}, "budget must be at least 1, got 0"),
     (C3PO, {"aggregation": "sequence"}, "aggregation must be token"),
+    (C3PO, {"aggregation": "episode"}, "aggregation must be token"),
     (C3PO, {"kl_coefficient": 0.1}, "kl_coefficient must be 0"),
     (C3PO, {"entropy_coefficient": 0.1}, "entropy_coefficient must be 0"),
     (C3PO, {"budget": 1, "imitation": -1.0}, "imitation must be at least 0, got -1.0"),
