@@ -104,7 +104,7 @@ for turn, picture in enumerate(pictures):
 
 async def lag(endpoint: Endpoint, chat: ChatTokenizer, sessions: int, folder: Path) -> None:
     """Print how late the loop wakes up while clients in processes of their own, two at a time, keep sessions busy."""
-    (folder / "pictures.json").write_text(json.dumps([screenshot(number) for number in range(TURNS)]))
+    (folder / "pictures.json").write_text(json.dumps([*map(screenshot, range(TURNS))]), encoding="utf-8")
     late: list[float] = []
     turns = asyncio.Semaphore(2)
 

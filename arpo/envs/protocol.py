@@ -102,7 +102,7 @@ class ExecutingEnv(Protocol):
         """Run a program as the user of the desktop; one that does not end in time has failed, which is no error."""
 
     def look(self) -> Observation:
-        """Return what is on the screen now."""
+        """Return the screen as it is now."""
 
 
 @runtime_checkable

@@ -61,7 +61,7 @@ class Desktop:
         self._show(first)
 
     def handlers(self, endpoint: Endpoint) -> Mapping[str, Handler]:
-        """Return what serves each path: our own, and those two of OSWorld's server that its agents call."""
+        """Return the handler of each path: ours, and the two of OSWorld's server that its agents call."""
 
         def reading(kind: type[Any], work: Callable[[Seat, Any], Awaitable[Response]]) -> Handler:
             async def handle(request: Request, seat: Seat) -> Response:

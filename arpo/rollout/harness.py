@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import pydoc
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -12,9 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, cast
 
-from hydra.utils import get_method
 from typing_extensions import override
 
 from arpo.bounds import AtLeastOne, Positive, checked
@@ -180,13 +180,17 @@ class Function(Harness):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            get_method(self.function)
-        except Exception as error:  # whatever its module raises
-            raise ConfigError(f"harness.function={self.function} is no function: {error}") from error
+            found = pydoc.locate(self.function)
+        except pydoc.ErrorDuringImport as error:
+            raise ConfigError(f"harness.function={self.function}: its module cannot be imported: {error}") from error
+        if not asyncio.iscoroutinefunction(found):
+            raise ConfigError(
+                f"harness.function={self.function} is no `async def` that can be found: name one in full"
+            )
 
     @override
     async def play(self, assignment: Assignment) -> str:
-        function: Callable[[Assignment], Awaitable[object]] = get_method(self.function)
+        function = cast(Callable[[Assignment], Awaitable[object]], pydoc.locate(self.function))
         try:
             await function(assignment)
         except Exception as error:  # noqa: BLE001 - it is an agent's own, and no failure of ours

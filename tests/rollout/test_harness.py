@@ -209,7 +209,7 @@ def test_a_program_is_ended_with_its_children_and_gets_no_variable_of_ours(chat,
         (lambda: Command(argv=[]), "names no program|no program of the first name"),
         (lambda: Command(argv=["no-such-program"]), "no program of the first name"),
         (lambda: Command(argv=["true"], directory="/no/such"), "is no directory"),
-        (lambda: Function(function="tests.rollout.agents.absent"), "is no function"),
+        (lambda: Function(function="tests.rollout.agents.absent"), "is no `async def`"),
         (lambda: Function(function="x.y", aliases=["policy", "boss"]), "there is no boss"),
     ],
 )

@@ -145,7 +145,7 @@ class DockerDesktop(KnownDesktop):
             return run_of_agent(self.machine.guest, command, shell=shell)
 
     def look(self) -> Observation:
-        """Return what is on the screen when it has come to rest."""
+        """Return the screen as it is once it has come to rest."""
         self._playing("look")
         self.machine.container.resume()
         with blaming(self.machine, agent_has_acted=self._last is not None):

@@ -162,7 +162,7 @@ class OSWorldEnv(KnownDesktop):
             return run_of_agent(self._machine.guest, command, shell=shell)
 
     def look(self) -> Observation:
-        """Return what is on the screen now."""
+        """Return the screen as it is now."""
         self._playing("look")
         with self._blame(agent_has_acted=self._last is not None):
             return self._observe()

@@ -73,7 +73,7 @@ class LeasedEnv:
         return cast(Execution | None, await self.call("execute", command, shell))
 
     async def look(self) -> Observation | None:
-        """Return what is on the screen now; None where the environment shows that after actions alone."""
+        """Return the screen as it is now; None where the environment shows that after actions alone."""
         return cast(Observation | None, await self.call("look"))
 
     async def next_solution(self) -> Action | None:

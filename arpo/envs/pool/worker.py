@@ -170,7 +170,7 @@ class HostedEnv:
             return env.execute(command, shell=shell)
 
     def look(self) -> Observation | None:
-        """Return what is on the screen now; None where the environment shows that after actions alone."""
+        """Return the screen as it is now; None where the environment shows that after actions alone."""
         env = self._built()
         if not isinstance(env, ExecutingEnv):
             return None
