@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from arpo.endpoint.conversation import Answer, Stamp
+from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.session import UNHONOURED, Session, Turn
 from arpo.endpoint.wire import openai
 from arpo.endpoint.wire.common import Limits, Pictures, Reader, models, status_of
@@ -92,6 +93,11 @@ class Seat:
     bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BODIES))
     asking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
+    def fail(self, error: Exception) -> None:
+        """End the episode by a failure; the first one counts."""
+        self.failure = self.failure or error
+        self.over.set()
+
     async def answer(self, turns: Sequence[Turn]) -> tuple[Answer, ...]:
         """Return the engine's answers of some turns, recorded; turns that it does not answer are dropped."""
 
@@ -107,8 +113,7 @@ class Seat:
         except RefusedError:  # the session was closed meanwhile
             raise
         except Exception as error:
-            self.failure = self.failure or error
-            self.over.set()
+            self.fail(error)
             raise RefusedError("unavailable", "the engine has failed, and this episode with it: stop") from error
         finally:
             for each in asked:
@@ -120,8 +125,8 @@ class Seat:
 class Endpoint:
     """A server for the agents of many episodes, each of which has a key of its own. Lives on one event loop."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: Limits | None = None, remote: RemotePolicy | None = None) -> None:
+        self.limits, self.remote = limits or Limits(), remote
         self.port = 0
         self._seats: dict[bytes, Seat] = {}
         self._closed = OrderedDict[bytes, None]()
@@ -214,10 +219,12 @@ class Endpoint:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def _answered(self, dialect: Dialect, request: Request) -> "Delivery":
+    async def _answered(self, dialect: Dialect, request: Request) -> Reply:
         try:
             seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
             body = await self.body(request, seat)
+            if self.remote is not None:
+                return await self._forwarded(self.remote, dialect, body, seat)
             async with seat.lock:
                 if seat.over.is_set():
                     raise _closed()
@@ -228,6 +235,17 @@ class Endpoint:
                 return Delivery(seat, flight, dialect)
         except RefusedError as refusal:
             raise _DialectError(refusal, dialect) from refusal
+
+    async def _forwarded(self, remote: RemotePolicy, dialect: Dialect, body: bytes, seat: Seat) -> Reply:
+        if seat.over.is_set():
+            raise _closed()
+        try:
+            async with seat.asking:
+                seat.session.count_forwarded()
+                return await remote.forward(dialect.path, body)
+        except EngineError as error:
+            seat.fail(error)
+            raise RefusedError("unavailable", "the policy does not answer, and this episode ends with it") from error
 
     def _opened(
         self, seat: Seat, dialect: Dialect, body: bytes, headers: Mapping[str, str]

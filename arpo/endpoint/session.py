@@ -189,6 +189,14 @@ class Session:
         self._counts["dropped"] += len(names)
         self._kept = {key: kept for key, kept in self._kept.items() if not names & {turn.name for turn in kept.turns}}
 
+    def count_forwarded(self) -> None:
+        """Count a request that another model answers, of which nothing is recorded; refuse it over the budget."""
+        self._check_not_closed()
+        if self._counts["forwarded"] >= self._budgets.answers:
+            spent = f"the episode's budget of {self._budgets.answers} answers is spent; end the task"
+            raise RefusedError("rate_limit_exceeded", spent, retry_after_s=RETRY_AFTER_S)
+        self._counts["forwarded"] += 1
+
     def remember(self, retry_key: str, body: str, turns: Sequence[Turn], stamp: Stamp) -> None:
         """Keep the turns of a request, with a digest of its body, for when the agent sends it again."""
         self._kept[retry_key] = Kept(body, tuple(turns), stamp)

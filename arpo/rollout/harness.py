@@ -151,7 +151,8 @@ class Command(Harness):
         finally:  # its children too, and then nothing writes any more
             await asyncio.shield(asyncio.to_thread(end_processes, mark, None, EPISODE_VARIABLE))
             said = await last_words
-        return f"it ended with {code}: {quoted(said.decode(errors='replace'), most=500)}" if code else ""
+        last = (said.decode(errors="replace").strip().splitlines() or ["it has printed nothing"])[-1]
+        return f"it ended with {code}: {quoted(last, most=300)}" if code else ""
 
 
 async def _last_words(pipe: int) -> bytes:
@@ -241,7 +242,7 @@ class HarnessPlayer:
         if (failure := desktop.failure or seat.failure) is not None:
             raise failure
         exchanges = session.close()
-        if not exchanges:
+        if not exchanges and not session.counters().get("forwarded"):
             raise HarnessError(f"the agent has asked the model for nothing: {reason or 'it ended by itself'}")
         if reason:
             log.info("the agent of episode %s: %s", spec.id, reason)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
+from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.server import Endpoint
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, EngineError, EnvError, HarnessError, RolloutError
@@ -270,6 +271,8 @@ class RolloutRuntime:
     settings: RolloutSettings
     harness: Harness | None = None
     """The agent; None: our own loop."""
+    remote: RemotePolicy | None = field(init=False, default=None)
+    """The model that it asks in the place of the engine's, where one is evaluated that others serve."""
     served: ServedVersions = field(init=False, default_factory=ServedVersions)
     """The versions of the policy that the engine serves."""
     changed: Signal = field(init=False, default_factory=Signal)
@@ -304,7 +307,7 @@ class RolloutRuntime:
         responder = Responder(self._engine, self.chat, self.prompt, lambda: self._newest_version)
         player = None
         if self.harness is not None:
-            self._endpoint = Endpoint()
+            self._endpoint = Endpoint(remote=self.remote)
             self._loop.run(self._endpoint.start())
             player = HarnessPlayer(self.harness, self._endpoint, responder)
         self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings, player)

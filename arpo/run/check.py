@@ -22,9 +22,12 @@ from arpo.run.overrides import near
 from arpo.run.preflight import preflight
 from arpo.run.resume import the_folder_holds_the_same_run
 from arpo.run.rules import check_rules
+from arpo.run.warmstart import SHIPPED
 
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
 """The parts of a configuration that an evaluation builds."""
+VOCABULARY = "warmstart_habits"
+"""The policy of ours that stands where the one that is evaluated is behind an address."""
 HELD_OUT = "held_out"
 """The beginning of the names of lists of tasks that no policy is trained on."""
 
@@ -62,6 +65,13 @@ def check_evaluation(cfg: DictConfig) -> None:
     """Check that an evaluation, a selection or an export can run here."""
     quiet()
     place_callbacks(cfg)
+    if cfg.policy is not None:
+        if not cfg.harness or not cfg.policy_model:
+            raise ConfigError(
+                f"policy={cfg.policy} is asked by a foreign agent, by name: add policy_model=NAME and "
+                "harness=command or harness=function"
+            )
+        cfg.checkpoint = str(SHIPPED / VOCABULARY)  # of which no weight is read
     if OmegaConf.is_missing(cfg, "checkpoint"):
         raise ConfigError("no checkpoint is set: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
     check_checkpoint(Path(cfg.checkpoint), cfg.export)

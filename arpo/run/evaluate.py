@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo.callbacks.checkpoint import export_policy, iteration_of, load_policy
 from arpo.callbacks.progress import evaluation_line
+from arpo.endpoint.remote import RemotePolicy
 from arpo.errors import CheckpointError
 from arpo.evaluation.card import model_card
 from arpo.evaluation.evaluate import evaluate_tasks
@@ -26,6 +28,9 @@ from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
+POLICY_KEY = "ARPO_POLICY_KEY"
+"""The variable that holds the key of a policy behind an address."""
+
 
 def evaluate(cfg: DictConfig) -> int:
     """Evaluate a policy on task lists, or choose tasks by it, as `check_evaluation` has accepted."""
@@ -37,9 +42,13 @@ def evaluate(cfg: DictConfig) -> int:
             return 0
         write_atomically(Path(cfg.paths.run_dir) / "config.yaml", OmegaConf.to_yaml(recorded(cfg), resolve=True))
         directory = policy_directory(checkpoint, session.directory / "policy")
+        if cfg.policy is not None:
+            cfg.engine = {"_target_": "arpo.endpoint.remote.NoEngine", "_partial_": True}
         cfg.model.path = str(directory)
         tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
         runtime: RolloutRuntime = build(cfg.rollout)
+        if cfg.policy is not None:
+            runtime.remote = RemotePolicy(cfg.policy, cfg.policy_model, os.environ.get(POLICY_KEY, ""))
         try:
             runtime.start()
             if "selection" in cfg:

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from arpo.endpoint import server
+from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.server import AT_ONCE, Endpoint
 from arpo.endpoint.session import Budgets
 from arpo.errors import EngineError
@@ -305,3 +306,33 @@ async def test_a_flood_of_one_session_waits_in_its_own_queue(plain):
         assert len(visit.engine.requests) == AT_ONCE
         visit.gate.set()
         assert {reply.status_code for reply in await asyncio.gather(*flood)} == {200}
+
+
+# --- a policy behind an address -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_policy_behind_an_address_answers_in_the_place_of_the_engine(plain, streamed):
+    async with serving(plain) as there:
+        here = Endpoint(remote=RemotePolicy(f"{there.address}/v1", "greedy", there.key))
+        visit = Visit(here, plain, budgets=Budgets(3, 10**6))
+        async with here.admit(visit.seat) as visit.key:
+            made = openai.AsyncOpenAI(api_key=visit.key, base_url=f"{visit.address}/v1", max_retries=0)
+            other = anthropic.AsyncAnthropic(api_key=visit.key, base_url=visit.address, max_retries=0)
+            texts = [await ask(made, streamed) for ask in (text_by_openai, text_by_responses)]
+            assert [*texts, await text_by_anthropic(other, streamed)] == ["Well."] * 3
+            assert (await visit.post(BODY)).status_code == 429
+        await here.close()
+        assert visit.engine.requests == []
+        assert [request.sampling.temperature for request in there.engine.requests] == [0.0] * 3
+        assert here.counters()["harness/forwarded"] == 3
+
+
+async def test_a_policy_that_does_not_answer_is_a_failure_of_the_episode(plain):
+    endpoint = Endpoint(remote=RemotePolicy("http://127.0.0.1:9/v1", "m"))
+    visit = Visit(endpoint, plain)
+    async with endpoint.admit(visit.seat) as visit.key:
+        assert (await visit.post(b"[]")).status_code == 400
+        assert (await visit.post(BODY)).status_code == 503
+    await endpoint.close()
+    assert isinstance(visit.seat.failure, EngineError)
