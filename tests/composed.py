@@ -1,19 +1,26 @@
 """Compositions to look at, each made once in a process of tests; a test that changes one takes `plain`."""
 
 import pickle
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import cache
-from typing import cast
+from typing import TypeVar, cast
 
 import hydra
 import omegaconf
+from hydra._internal import config_loader_impl as impl
+from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.run.build import register_resolvers
 from arpo.run.choices import CONF, choices_of
 
+T = TypeVar("T")
 EXPERIMENTS = choices_of("experiment")
 
 
@@ -29,20 +36,50 @@ def composed(
 
 
 def remember_parts() -> None:
-    """Let Hydra read a file, and OmegaConf parse a value, once a process: most are in the next composition too."""
+    """Let Hydra read a file, OmegaConf parse a value, and both put the same choices together once a process."""
     omegaconf.base.parse = omegaconf._utils.parse = cache(omegaconf.base.parse)
     Plugins.instance()  # finds the kinds of sources
     source = SourcesRegistry.instance().resolve("file")
-    load_config = source.load_config
-    results: dict[tuple[str, str, str], bytes] = {}
+    source.load_config = remembered(
+        source.load_config, lambda self, config_path: (self.path, self.provider, config_path)
+    )
+    ConfigStore.__deepcopy__ = lambda self, memo: self  # of the one of a process, each composition makes a copy
+    remember_choices()
 
-    def of(self: ConfigSource, config_path: str) -> ConfigResult:
-        key = (self.path, self.provider, config_path)
+
+def remembered(function: Callable[..., T], key_of: Callable[..., Hashable]) -> Callable[..., T]:
+    """Call a function once for each key of its arguments, and give out copies of what it returned."""
+    results: dict[Hashable, bytes] = {}
+
+    def of(*args: object, **options: object) -> T:
+        key = key_of(*args, **options)
         if key not in results:
-            results[key] = pickle.dumps(load_config(self, config_path))
-        return cast("ConfigResult", pickle.loads(results[key]))
+            results[key] = pickle.dumps(function(*args, **options))
+        return cast("T", pickle.loads(results[key]))
 
-    source.load_config = of
+    return of
+
+
+def remember_choices() -> None:
+    """Let Hydra choose files and merge them once for the same choices: values are set in the whole afterwards."""
+    choose, loader = impl.create_defaults_list, impl.ConfigLoaderImpl
+    chosen: dict[Hashable, DefaultsList] = {}
+
+    def places(repo: IConfigRepository) -> Hashable:
+        return tuple((source.path, source.provider) for source in repo.get_sources())
+
+    def of(repo: IConfigRepository, config_name: str, overrides_list: list[Override], **options: bool) -> DefaultsList:
+        settings = Overrides(repo, overrides_list).config_overrides
+        choices = [word for word in overrides_list if not any(word is setting for setting in settings)]
+        key = (places(repo), config_name, *(word.input_line for word in choices), *options.items())
+        if key not in chosen:
+            chosen[key] = choose(repo, config_name, choices, **options)
+        return replace(chosen[key], config_overrides=settings)
+
+    impl.create_defaults_list = of
+    loader._compose_config_from_defaults_list = remembered(
+        loader._compose_config_from_defaults_list, lambda self, defaults, repo: (places(repo), repr(defaults))
+    )
 
 
 def plain(cfg: DictConfig) -> dict:

@@ -25,12 +25,10 @@ from arpo.host.environment import spare_loopback  # noqa: E402
 
 spare_loopback()  # servers of tests, whatever proxies the shell has
 
-import pickle  # noqa: E402
 from collections import defaultdict  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import cast  # noqa: E402
 
 import hydra  # noqa: E402
 import hypothesis  # noqa: E402
@@ -38,9 +36,8 @@ import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 from beartype import BeartypeConf, beartype  # noqa: E402
 from hydra.core.global_hydra import GlobalHydra  # noqa: E402
-from omegaconf import DictConfig  # noqa: E402
 
-from tests.composed import remember_parts  # noqa: E402
+from tests.composed import remember_parts, remembered  # noqa: E402
 
 hypothesis.settings.register_profile("quick", max_examples=40, deadline=None)
 hypothesis.settings.load_profile("quick")
@@ -50,22 +47,12 @@ typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 jaxtyping.install_import_hook(["arpo.algorithms", "arpo.models"], "tests.conftest.typechecker")
 
 
-def remembering(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
-    """Compose the same words once a process: it takes half a second, and a thousand tests look at a configuration."""
-    composed: dict[tuple[object, ...], bytes] = {}
-
-    def of(name: str | None = None, overrides: Sequence[str] = (), **options: bool) -> DictConfig:
-        search_path = str(GlobalHydra.instance().config_loader().get_search_path())
-        key = (search_path, name, tuple(overrides), *options.items())
-        if key not in composed:
-            composed[key] = pickle.dumps(compose(name, [*overrides], **options))
-        return cast("DictConfig", pickle.loads(composed[key]))
-
-    return of
+def words_of(name: str | None = None, overrides: Sequence[str] = (), **options: bool) -> tuple[object, ...]:
+    return (str(GlobalHydra.instance().config_loader().get_search_path()), name, *overrides, *options.items())
 
 
 remember_parts()
-hydra.compose = remembering(hydra.compose)
+hydra.compose = remembered(hydra.compose, words_of)  # a thousand tests look at a configuration
 
 pytest.register_assert_rewrite("tests.integration.runs")  # its assertions say what they found
 
