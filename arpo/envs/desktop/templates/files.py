@@ -1,6 +1,6 @@
 """Tasks in the file manager: rename, move, copy, delete, make folders."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from arpo.envs.desktop.templates.template import Draw, Instance, Script, press
 from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, file_names, sentence
@@ -40,36 +40,14 @@ def delete_a_file(draw: Draw) -> Instance:
 
 def move_a_file(draw: Draw) -> Instance:
     """Move a file into one of two folders."""
-    files, (name, other, *_), (folder, wrong) = _with_folders(draw)
-    ask = draw.phrase("Move {} into the folder {}.", "{} belongs into the folder {}. Move it there.")
-    return _instance(
-        ask.format(name, folder),
-        files,
-        {**_without(files, name), f"{folder}/{name}": files[name]},
-        _carry(name, "x", folder),
-        {
-            "into the other folder": _carry(name, "x", wrong),
-            "another file": _carry(other, "x", folder),
-            "a copy": _carry(name, "c", folder),
-        },
-    )
+    asks = ("Move {} into the folder {}.", "{} belongs into the folder {}. Move it there.")
+    return _carrying(draw, asks, "x", "a copy")
 
 
 def copy_a_file(draw: Draw) -> Instance:
     """Copy a file into one of two folders."""
-    files, (name, other, *_), (folder, wrong) = _with_folders(draw)
-    ask = draw.phrase("Copy {} into the folder {}.", "Put a copy of {} into the folder {}, and leave the file here.")
-    return _instance(
-        ask.format(name, folder),
-        files,
-        {**files, f"{folder}/{name}": files[name]},
-        _carry(name, "c", folder),
-        {
-            "into the other folder": _carry(name, "c", wrong),
-            "another file": _carry(other, "c", folder),
-            "moved": _carry(name, "x", folder),
-        },
-    )
+    asks = ("Copy {} into the folder {}.", "Put a copy of {} into the folder {}, and leave the file here.")
+    return _carrying(draw, asks, "c", "moved")
 
 
 def make_a_folder(draw: Draw) -> Instance:
@@ -126,6 +104,24 @@ def empty_a_folder(draw: Draw) -> Instance:
         {**left, f"{folder}/": b""},
         emptying(folder),
         {"the folder too": (*_select(folder), *_delete()), "the other folder": emptying(other)},
+    )
+
+
+def _carrying(draw: Draw, asks: Sequence[str], key: str, mistake: str) -> Instance:
+    """Return an instance in which a file is to be cut (key x) or copied (key c); the other one is a mistake."""
+    files, (name, other, *_), (folder, wrong) = _with_folders(draw)
+    ask = draw.phrase(*asks)
+    left, other_key = (_without(files, name), "c") if key == "x" else (files, "x")
+    return _instance(
+        ask.format(name, folder),
+        files,
+        {**left, f"{folder}/{name}": files[name]},
+        _carry(name, key, folder),
+        {
+            "into the other folder": _carry(name, key, wrong),
+            "another file": _carry(other, key, folder),
+            mistake: _carry(name, other_key, folder),
+        },
     )
 
 
