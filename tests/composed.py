@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 import hydra
 import omegaconf
 from hydra._internal import config_loader_impl as impl
+from hydra._internal import defaults_list
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.sources_registry import SourcesRegistry
@@ -77,6 +78,11 @@ def remember_choices() -> None:
         return replace(chosen[key], config_overrides=settings)
 
     impl.create_defaults_list = of
+    # Hydra makes a map of all choices for each file, and looks into it where a choice has another in its name.
+    look_up = defaults_list._create_interpolation_map
+    defaults_list._create_interpolation_map = lambda choices, defaults, added: (
+        look_up(choices, defaults, added) if any(each.is_interpolation() for each in defaults) else None
+    )
     loader._compose_config_from_defaults_list = remembered(
         loader._compose_config_from_defaults_list, lambda self, defaults, repo: (places(repo), repr(defaults))
     )

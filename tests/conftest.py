@@ -85,6 +85,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Let no collection of garbage look at what was imported: every engine that closes asks for one."""
     gc.freeze()
+    if loaded := sys.modules.get("transformers.configuration_utils"):
+        # Each load of a model writes it out for a line of a log, which takes as long as all the rest of a tiny one.
+        loaded.PreTrainedConfig.__repr__ = object.__repr__
 
 
 def tiny(family: str) -> Callable[[pytest.TempPathFactory], Path]:

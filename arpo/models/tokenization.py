@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
@@ -261,20 +262,7 @@ class ChatTokenizer:
 
     def _marked(self, messages: Sequence[Mapping[str, Any]], mark: str, thinking: str) -> list[dict[str, Any]]:
         """Return messages with a mark between the letters of what is text: no special token can be found in it."""
-
-        def marked(text: str, role: str) -> str:
-            if not isinstance(text, PromptText):
-                spoken = self._spoken(text) if role == "assistant" else [(text, False)]
-                return "".join(part if token else self._hidden(part, mark) for part, token in spoken)
-            before, behind = (
-                "".join(
-                    piece if piece in self._grammar else self._hidden(piece, mark)
-                    for piece in self._markup.split(part)
-                )
-                for part in (text.before, text.behind)
-            )
-            return before + str(self._hidden(text.foreign, mark)) + behind
-
+        marked = partial(self._marked_text, mark=mark)
         found = []
         for message in messages:
             role, content = message["role"], message["content"]
@@ -290,6 +278,18 @@ class ChatTokenizer:
                 made["tool_calls"] = [{**call, "function": self._hidden(call["function"], mark)} for call in calls]
             found.append(made)
         return found
+
+    def _marked_text(self, text: str, role: str, mark: str) -> str:
+        if not isinstance(text, PromptText):
+            spoken = self._spoken(text) if role == "assistant" else [(text, False)]
+            return "".join(part if token else self._hidden(part, mark) for part, token in spoken)
+        before, behind = (
+            "".join(
+                piece if piece in self._grammar else self._hidden(piece, mark) for piece in self._markup.split(part)
+            )
+            for part in (text.before, text.behind)
+        )
+        return before + str(self._hidden(text.foreign, mark)) + behind
 
     def _hidden(self, value: Any, mark: str) -> Any:
         """Return a value with a mark around each of its texts, and between the letters of one that spells a token.
