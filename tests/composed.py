@@ -69,12 +69,12 @@ def remember_choices() -> None:
     def places(repo: IConfigRepository) -> Hashable:
         return tuple((source.path, source.provider) for source in repo.get_sources())
 
-    def of(repo: IConfigRepository, config_name: str, overrides_list: list[Override], **options: bool) -> DefaultsList:
+    def of(repo: IConfigRepository, config_name: str, overrides_list: list[Override], **_: bool) -> DefaultsList:
         settings = Overrides(repo, overrides_list).config_overrides
         choices = [word for word in overrides_list if not any(word is setting for setting in settings)]
-        key = (places(repo), config_name, *(word.input_line for word in choices), *options.items())
-        if key not in chosen:
-            chosen[key] = choose(repo, config_name, choices, **options)
+        key = (places(repo), config_name, *(word.input_line for word in choices))
+        if key not in chosen:  # no group of ours is left open, which Hydra allows before a sweep
+            chosen[key] = choose(repo, config_name, choices, prepend_hydra=True, skip_missing=False)
         return replace(chosen[key], config_overrides=settings)
 
     impl.create_defaults_list = of

@@ -3,6 +3,7 @@
 `python -m tests.run.forks MODULE…` reads a command a line, and answers each with a line when its process has ended.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
 
-from tests.composed import composed, remember_parts
+from tests.composed import composed, plain, remember_parts
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "lightning", "transformers", "ray", "vllm"}
@@ -97,5 +98,7 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         importlib.import_module(name)
     remember_parts()
-    composed("experiment=smoke")
+    for experiment in ("smoke", "arpo_miniwob", "warmstart_fake"):
+        plain(composed(f"experiment={experiment}"))
+    gc.freeze()  # what a collection of garbage looks at is copied
     serve()
