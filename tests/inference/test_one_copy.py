@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from importlib import import_module
 
 import pytest
 import torch
@@ -9,13 +10,14 @@ from torch import nn
 
 from arpo.errors import EngineError, WeightSyncError
 from arpo.inference.vllm import VllmEngine
-from arpo.inference.vllm_worker import Copies, WeightAccess
 from arpo.models.checkpoint import CheckpointWeights
 from arpo.models.lora import weights_by_name
 from arpo.models.policy import LoraSettings, Policy
 from tests.inference.loop import run, together
 from tests.inference.talk import questions, trainer_logprobs
 
+WORKER = "arpo.inference.vllm_worker"
+"""Not imported at the top of the file, which every process of pytest collects: vLLM takes three seconds."""
 LORA = LoraSettings(rank=8, alpha=16.0)
 
 
@@ -220,7 +222,7 @@ class Fused(nn.Module):
 
 
 def test_a_place_is_one_piece_of_memory_that_holds_a_tensor_as_it_is():
-    worker = WeightAccess()
+    worker = import_module(WORKER).WeightAccess()
     model = Fused()
     worker.get_model = lambda: model
     places = worker.places(
@@ -233,14 +235,14 @@ def test_a_place_is_one_piece_of_memory_that_holds_a_tensor_as_it_is():
 
 
 def test_a_policy_of_another_process_gets_no_copies_in_the_place_of_views():
-    worker = WeightAccess()
+    worker = import_module(WORKER).WeightAccess()
     worker.get_model = Fused
     assert worker.places({"pieces": (9, 4)}, os.getpid() + 1) == {}
 
 
 def test_pieces_in_another_order_are_no_place():
     source, target = torch.empty(4, 2, device="meta"), torch.zeros(4, 2)
-    with Copies() as copies:
+    with import_module(WORKER).Copies() as copies:
         target[:2].copy_(source[2:])
         target[2:].copy_(source[:2])
     assert copies.target(source) is None
