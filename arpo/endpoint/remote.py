@@ -1,17 +1,15 @@
 """A model behind an address of OpenAI's or Anthropic's dialect, in the place of our engine, to be evaluated."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import httpx
 import msgspec
 from starlette.responses import Response as Reply
 from starlette.responses import StreamingResponse
-from torch import Tensor
 
 from arpo.endpoint.wire.common import invalid
 from arpo.errors import EngineError
-from arpo.inference.engine import GenerateRequest, Response
 
 TIMEOUT_S = 600.0
 PASSED = ("content-type", "retry-after")
@@ -59,31 +57,3 @@ class RemotePolicy:
 
         passed = {name: reply.headers[name] for name in PASSED if name in reply.headers}
         return StreamingResponse(pieces(), reply.status_code, passed)
-
-
-class NoEngine:
-    """An engine where the policy is remote: it is never asked."""
-
-    oldest_version = 0
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        """Refuse."""
-        raise EngineError("the policy of this evaluation is behind an address, and only harness=… asks it")
-
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Refuse."""
-        raise EngineError("a policy behind an address takes no weights")
-
-    async def weights(self) -> Mapping[str, Tensor]:
-        """Return no weight."""
-        return {}
-
-    async def sleep(self) -> None:
-        """Do nothing."""
-
-    def counters(self) -> dict[str, float]:
-        """Return no count."""
-        return {}
-
-    async def close(self) -> None:
-        """Do nothing."""

@@ -43,7 +43,7 @@ def evaluate(cfg: DictConfig) -> int:
         write_atomically(Path(cfg.paths.run_dir) / "config.yaml", OmegaConf.to_yaml(recorded(cfg), resolve=True))
         directory = policy_directory(checkpoint, session.directory / "policy")
         if cfg.policy is not None:
-            cfg.engine = {"_target_": "arpo.endpoint.remote.NoEngine", "_partial_": True}
+            cfg.engine = {"_target_": "arpo.inference.hf.HfEngine", "_partial_": True, "path": str(directory)}  # idle
         cfg.model.path = str(directory)
         tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
         runtime: RolloutRuntime = build(cfg.rollout)

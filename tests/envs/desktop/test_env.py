@@ -8,6 +8,7 @@ import pytest
 from arpo.agent.actions import CallUser, Fail, Hotkey, TypeText, Wait
 from arpo.envs.contract import check_env
 from arpo.envs.desktop.env import DockerDesktop
+from arpo.envs.guest import client
 from arpo.errors import EnvError
 from tests.envs.desktop.test_reset import TASK as TYPING
 from tests.envs.desktops import BREAKS, QUICK, editor_task, kill, needs_desktop, task
@@ -90,3 +91,19 @@ def test_the_pool_replaces_a_desktop_that_broke():
     reward, counters = with_pool(pool, scenario)
     assert (reward, len(built)) == (1.0, 2)
     assert (counters["env/fault_guest"], counters["env/restarts"]) == (1, 1)
+
+
+def test_a_program_of_a_foreign_agent_runs_as_the_user_and_whatever_it_does_is_its_own_doing(desktop, monkeypatch):
+    desktop.reset(TYPING)
+    assert desktop.execute("id -un; echo $0", shell=True).output.split()[0] == "user"
+    assert desktop.execute(["python", "-c", "import pyautogui; print(pyautogui.size())"]).returncode == 0
+    assert desktop.execute(["false"]).returncode == 1
+    assert desktop.execute(["no-such-program"]).returncode != 0
+    monkeypatch.setattr(client, "AGENT_S", 4.0)
+    for command in ("sleep 60", "yes", "head -c 20000000 /dev/zero | tr '\\0' x", "kill -STOP $$"):
+        done = desktop.execute(command, shell=True)
+        assert (done.returncode, bool(done.error)) != (0, False)
+    before = desktop.look()
+    desktop.execute("xdotool key super+d; xsetroot -solid red", shell=True)
+    assert (before.width, before.height) == (desktop.look().width, desktop.look().height)
+    assert desktop.evaluate() == 0.0
