@@ -357,7 +357,7 @@ def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, fl
 
     Seconds of requests become their mean number (`in_flight`, `waiting`), tokens become `tokens_per_s`, and prompt
     tokens and pictures the shares that came from caches (`prompt_cached`, `pictures_cached`). Of a foreign agent's
-    exchanges `continued_share` is the share that went on from an earlier one. Everything else stays.
+    exchanges but the first ones `continued_share` is the share that went on from an earlier one. The rest stays.
     """
     found: dict[str, float] = {}
     sums: dict[str, dict[str, float]] = defaultdict(dict)
@@ -367,8 +367,8 @@ def engine_metrics(grown: Mapping[str, float], elapsed_s: float) -> dict[str, fl
             sums[place][name] = value
         else:
             found[metric] = value
-    if exchanges := grown.get("harness/exchanges"):
-        found["harness/continued_share"] = grown["harness/continued"] / exchanges
+    if later := grown.get("harness/continued", 0.0) + grown.get("harness/forked", 0.0):
+        found["harness/continued_share"] = grown["harness/continued"] / later
     for place, of in sums.items():
         found |= {f"{place}/{rate}": of[total] / elapsed_s for total, rate in _RATES.items() if total in of}
         for whole, share in _SHARES.items():
