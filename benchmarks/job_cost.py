@@ -24,12 +24,15 @@ import psutil
 
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 MARK = "ARPO_JOB_COST"
-"""A variable that the whole tree of processes inherits, also those that Ray lets go."""
+"""A variable that the whole tree of processes inherits, also those that Ray lets go. Chromium's renderers write their
+titles over it: they are known by their parents."""
 
 
 def kind(process: psutil.Process) -> str:
-    """Name the part of the job that a process belongs to."""
+    """Name the part of the job that a process belongs to; of one that has just ended, nothing."""
     words = " ".join(process.cmdline())
+    if not words:
+        return ""
     named = {"train.py": "trainer", "chrom": "chromium", "ray::EnvWorker": "workers"}
     return next((name for word, name in named.items() if word in words), "rest")
 
@@ -41,15 +44,16 @@ def cost(checkout: Path, output: Path, overrides: list[str]) -> Counter[str]:
     command = [sys.executable, "train.py", "experiment=arpo_miniwob", f"paths.output={output}", *overrides]
     log = tempfile.TemporaryFile()  # noqa: SIM115 - gone with the job
     job = Popen(command, cwd=checkout, env=environment, stdout=log, stderr=log)
-    ours: dict[psutil.Process, bool] = {}
+    ours: set[psutil.Process | None] = set()
     spent: dict[psutil.Process, tuple[str, float]] = {}
     while job.poll() is None:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if ours.get(process) or (process not in ours and process.environ().get(MARK) == mark):
+                if process in ours or process.parent() in ours or process.environ().get(MARK) == mark:
+                    ours.add(process)
                     times = process.cpu_times()
-                    spent[process] = kind(process), times.user + times.system
-                    ours[process] = True
+                    part = kind(process) or spent[process][0]
+                    spent[process] = part, times.user + times.system
         time.sleep(0.25)
     if job.returncode:
         log.seek(0)
