@@ -52,7 +52,7 @@ def cost(checkout: Path, output: Path, overrides: list[str]) -> Counter[str]:
                 if process in ours or process.parent() in ours or process.environ().get(MARK) == mark:
                     ours.add(process)
                     times = process.cpu_times()
-                    part = kind(process) or spent[process][0]
+                    part = kind(process) or spent.get(process, ("rest", 0))[0]
                     spent[process] = part, times.user + times.system
         time.sleep(0.25)
     if job.returncode:
