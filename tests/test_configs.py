@@ -190,13 +190,19 @@ def test_a_desktop_with_functions_is_one_with_a_prompt_that_lists_them(env, func
     assert cfg.requires == bare.requires
 
 
+def test_the_first_job_opens_pages_in_one_process():
+    env = composed("experiment=arpo_miniwob").env
+    assert env.size <= env.envs_per_worker  # a second one would open every page in tabs of its own
+
+
 def test_an_experiment_names_a_warm_start_that_writes_the_checkpoint_it_loads():
     for experiment in ("smoke", "arpo_miniwob", "dart_miniwob"):
         cfg = composed(f"experiment={experiment}", "paths.output=out", model=None)
         warm = composed(f"experiment={cfg.warmstart}", run_dir="out/folder", model=None)
         assert cfg.model.path == f"out/{warm.name}/default/policy"
         assert warm.callbacks.export.directory == "out/folder/policy"
-        ours, its = ({**config.env, "backend": "where desktops live changes nothing"} for config in (cfg, warm))
+        free = {"backend": "where desktops live changes nothing", "size": "nor how many there are"}
+        ours, its = ({**config.env, **free} for config in (cfg, warm))
         assert (ours, cfg.prompt) == (its, warm.prompt), f"{experiment} and its warm start differ"
         shown, meant = (config.tasks.get("demonstrated", config.tasks.train) for config in (warm, cfg))
         assert shown == meant
@@ -558,7 +564,7 @@ LAYOUTS = [
     ("experiment=arpo_full layout=split serving_gpus=2", [2, 3, 4, 5, 6, 7], 2, 2, 960),
     ("experiment=arpo_full gpus=8", [0, 1, 2, 3], 2, 4, 480),
     ("experiment=arpo_full layout=split serving_gpus=4 engine.num_gpus=2", [4, 5, 6, 7], 2, 2, 960),
-    ("experiment=arpo_miniwob layout=colocated gpus=1", [0], 1, 1, 64 * 12),
+    ("experiment=arpo_miniwob layout=colocated gpus=1", [0], 1, 1, 16 * 12),
 ]
 
 

@@ -28,7 +28,7 @@ ISSUED = re.compile(r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|xox[a-z]-|AKIA|eyJ)[A-
 HIDDEN = "(hidden)"
 CONNECT_S = 3.0
 OBJECTS = 20_000
-"""New objects from which garbage is collected, of Python's 700: imports of millions were searched in vain for seconds."""
+"""New objects at which garbage is collected. At Python's 700, imports of millions are searched in vain for seconds."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

@@ -174,6 +174,11 @@ def test_an_instruction_keeps_its_letters_where_the_locale_has_none_of_them(lati
     assert subprocess.check_output(command, cwd=ROOT, env=os.environ | {"PYTHONIOENCODING": "ascii"}) == b"\\u70b9\n"
 
 
+def test_a_program_searches_for_garbage_less_often_than_python_does():
+    code = "from arpo.host.environment import *; import gc; set_up_process(); print(gc.get_threshold()[0])"
+    assert int(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT)) == 20_000
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_run_on_such_a_host_keeps_what_it_was_told(latin, tmp_path):
