@@ -1,7 +1,7 @@
 """Requests with screenshots, and the trainer's side of every comparison: a plain transformers forward pass."""
 
 import io
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,20 @@ def start(tiny_model, closing):
     def make(engine=VllmEngine, path=tiny_model, *, fleet=False, **options):
         if engine is not HfEngine:
             on_a_cpu_by_vllm(path)
+            look_for_kernels_once()
             options = {"max_images": 4, "kv_cache_gb": 0.125} | options
         make_engine = partial(engine, path, max_model_len=512, **options)
         return closing(FleetEngine(make_engine) if fleet else make_engine())
 
     return make
+
+
+@cache
+def look_for_kernels_once():
+    """Let vLLM put its kernels for a CPU into all modules once a process, which takes half of a start's time."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    CpuPlatform.register_triton_kernel_overrides = staticmethod(cache(CpuPlatform.register_triton_kernel_overrides))
 
 
 def on_a_cpu_by_vllm(path):
