@@ -17,7 +17,7 @@ from tests.envs.osworld.support import FILES, PYTHON, ROOT, needs_graders
 
 if not FILES.is_dir():
     pytest.skip(f"there are no OSWorld task files at {FILES}", allow_module_level=True)
-from tests.envs.bribery.osworld_cases import CASES  # noqa: E402 - which reads these files
+from tests.envs.bribery.osworld_cases import CASES
 
 pytestmark = [*needs_full, needs_graders, pytest.mark.timeout(400)]
 
