@@ -53,9 +53,9 @@ HEAVY = {
 ROOT_MODULES = 6
 FUNCTION_LINES = 60
 
-BUDGET = {"core": 31_000, "apps": 5_130, "templates": 2_500, "arpo": 38_600, "tests": 49_600, "conf": 2_000}
+BUDGET = {"core": 32_300, "apps": 5_200, "templates": 2_500, "arpo": 39_900, "tests": 51_400, "conf": 2_000}
 """Lines of each ring; conf/ has a budget of files too."""
-CONF_FILES = 110
+CONF_FILES = 114
 
 RIDDLES = re.compile(r"(?i:\b(told|whoever|nobody|somebody)\b)|Return (what|how|where|why)\b")
 """Words of prose that leave open who or what is meant."""
