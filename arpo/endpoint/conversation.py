@@ -102,10 +102,16 @@ class Ask:
 
     def pictures(self) -> Iterator[Picture]:
         """Yield its pictures, in the order in which the model sees them."""
+        return (part for part in self._parts() if isinstance(part, Picture))
+
+    def letters(self) -> int:
+        """Return the number of letters of its texts."""
+        return sum(len(part.text) for part in self._parts() if isinstance(part, Text))
+
+    def _parts(self) -> Iterator[Part]:
         for message in self.messages:
             for part in message.parts:
-                inner = part.parts if isinstance(part, ToolResult) else (part,)
-                yield from (each for each in inner if isinstance(each, Picture))
+                yield from part.parts if isinstance(part, ToolResult) else (part,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,7 +161,7 @@ class Renderer:
         made = [(function, _typed(given, schemas.get(function)) if self._xml else given) for function, given in calls]
         try:
             written = [json.dumps(given, ensure_ascii=False, allow_nan=False) for _, given in made]
-            "".join(written).encode()  # a client could not be sent half a character
+            "".join([*written, *(function for function, _ in made)]).encode()  # half a character could not be sent
         except (ValueError, RecursionError):
             return text, ()
         found = zip(calls, written, strict=True)

@@ -121,6 +121,8 @@ class Session:
         """Return a turn for each answer to a request, or refuse it: after the end, over a budget, or without room."""
         self._check_not_closed()
         left = self._tokens_left(ask.n)
+        if (least := ask.letters() // self._chat.longest_token) >= self._max_context:  # to count them would take long
+            raise context_too_long(least, self._max_context)
         prompt = self._renderer.prompt(ask, list(self._past.values()))
         placed = prompt.ids.count(self._chat.image_token_id)
         if placed != len(prompt.pictures):

@@ -86,20 +86,26 @@ def splice(
     parent: str | None = None
     added, spliced = 0, list[str | None]()
     for message, written, thinking, behind in zip(said, turns.answers, turns.thinking, turns.between[1:], strict=True):
-        context = (*ids, *chat.header)
+        begun = len(ids) + len(chat.header)
         fitting = [
             each
             for each in known[_key(message.said(), message.calls())]
             if _fits(each.reading.answer.thought.strip(), message.said(Thought).strip(), thinking, verbatim=verbatim)
         ]
-        here = [each for each in fitting if each.prompt_ids == context and each.pictures == keys[:seen]]
+        here = [
+            each
+            for each in fitting
+            if len(each.prompt_ids) == begun
+            and each.prompt_ids == (*ids, *chat.header)
+            and each.pictures == keys[:seen]
+        ]
         # Elsewhere its ids are context alone; answers of the past come back in the order in which they were given.
         if not (chosen := here or [each for each in fitting if each.name not in spliced] or fitting):
             ids += written
         else:
             sampled_ids = chosen[0].reading.ids
             ended = sampled_ids[-1:] == (chat.end_of_turn_id,)
-            ids = [*context, *(sampled_ids[:-1] if ended else sampled_ids)]
+            ids += [*chat.header, *(sampled_ids[:-1] if ended else sampled_ids)]
             if here:
                 parent, added = here[0].name, len(ids) + ended
         ids += behind

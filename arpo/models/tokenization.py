@@ -91,6 +91,8 @@ class ChatTokenizer:
         """The ids of a user turn that holds a screenshot and nothing else, as they follow the end of a turn."""
         self.forbidden_ids: tuple[int, ...] = self._never_sampled(config.text_config.vocab_size)
         self._forbidden = frozenset(self.forbidden_ids)
+        self.longest_token = max(map(len, self._tokenizer.get_vocab()))
+        """Letters of a text that one id can stand for."""
         never = self._forbidden | {self.end_of_turn_id}
         self._grammar = frozenset(name for name, number in self._added.items() if number not in never)
         self.pictures = image_numbers(self._processor.image_processor, path)
@@ -324,7 +326,8 @@ class ChatTokenizer:
 
     def _spelled(self, text: str) -> list[int]:
         whole = text.encode(errors="replace").decode()  # half a surrogate pair becomes a question mark
-        return list(self._letters.encode(whole, add_special_tokens=False).ids)
+        # As a batch: the other threads of this process go on meanwhile, and a foreign agent's text may be long.
+        return list(self._letters.encode_batch_fast([whole], add_special_tokens=False)[0].ids)
 
     def _derive_glue(self, path: str | Path) -> tuple[int, ...]:
         """Return the ids between the end of a response and the start of the next, from two renderings of a probe."""

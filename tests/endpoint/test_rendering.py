@@ -181,6 +181,7 @@ def test_a_call_is_read_in_the_models_grammar_and_goes_back_to_the_same_ids(chat
         "<tool_call>\n{\"name\": \"click\"}\n</tool_call>",
         "<tool_call>\n{\"name\": \"click\", \"arguments\": {\"x\": 1e999}}\n</tool_call>",
         "<tool_call>\n{\"name\": \"click\", \"arguments\": {\"x\": \"\\ud83d\"}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"\\ud83d\", \"arguments\": {}}\n</tool_call>",
         "<tool_call>\n<function=click>\n<parameter=x>\n3\n</function>\n</tool_call>",
         "I call </tool_call>",
         "no call",

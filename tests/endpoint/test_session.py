@@ -170,6 +170,14 @@ def test_sampling_is_the_runs_and_an_answer_is_as_long_as_all_limits_allow(plain
     assert refused.value.kind == "context_length_exceeded"
 
 
+def test_a_text_that_is_longer_than_any_context_is_refused_before_it_is_tokenized(plain, monkeypatch):
+    session = Episode(plain, max_context=50).session
+    monkeypatch.setattr(plain, "turns", None)
+    with pytest.raises(RefusedError, match="prompt is too long: 50 tokens > 50") as refused:
+        session.open(ask(user("x" * 50 * plain.longest_token)))
+    assert refused.value.kind == "context_length_exceeded"
+
+
 def test_only_answers_of_trained_aliases_are_trained(episode):
     for alias in ("policy", "helper", "greedy", "gpt-5"):
         episode.answer(replace(ask(user("x")), alias=alias), "Yes")
