@@ -200,14 +200,17 @@ class Endpoint:
             if serving is None or serving.done():
                 raise EngineError("the endpoint's server has ended within the episode; see the log")
         finally:
+            seat.over.set()  # what waits for the lock is refused
             del self._seats[_digest(key)]
             self._closed[_digest(key)] = None
             if len(self._closed) > CLOSED:
                 self._closed.popitem(last=False)
-            for flight in list(seat.flights.values()):
-                flight.task.cancel()
-            async with seat.lock:
-                seat.session.close()
+            try:
+                async with seat.lock:
+                    seat.session.close()
+            finally:  # those too that have begun meanwhile
+                for flight in list(seat.flights.values()):
+                    flight.task.cancel()
             counts = seat.session.counters()
             if ignored := [name for name in counts if name.startswith(UNHONOURED) and name not in self._counts]:
                 log.warning("the agent sets %s without effect: sampling is the run's", ", ".join(ignored))
@@ -222,17 +225,18 @@ class Endpoint:
     async def _answered(self, dialect: Dialect, request: Request) -> Reply:
         try:
             seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
-            body = await self.body(request, seat)
-            if self.remote is not None:
-                return await self._forwarded(self.remote, dialect, body, seat)
-            async with seat.lock:
-                if seat.over.is_set():
-                    raise _closed()
-                work = partial(self._opened, seat, dialect, body, request.headers)
-                turns, stamp, stream = await asyncio.get_running_loop().run_in_executor(self._threads, work)
-                flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp, stream=stream)
-                flight.waiting += 1
-                return Delivery(seat, flight, dialect)
+            async with seat.bodies:  # until it is read: else those that wait for the lock would fill the memory
+                body = await self.body(request, self.limits.body_bytes)
+                if self.remote is not None:
+                    return await self._forwarded(self.remote, dialect, body, seat)
+                async with seat.lock:
+                    if seat.over.is_set():
+                        raise _closed()
+                    work = partial(self._opened, seat, dialect, body, request.headers)
+                    turns, stamp, stream = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                    flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp, stream=stream)
+                    flight.waiting += 1
+                    return Delivery(seat, flight, dialect)
         except RefusedError as refusal:
             raise _DialectError(refusal, dialect) from refusal
 
@@ -306,23 +310,21 @@ class Endpoint:
             raise _closed()
         raise RefusedError("invalid_api_key", "no episode has this key: send the one that the harness was given")
 
-    async def body(self, request: Request, seat: Seat) -> bytes:
-        """Return the body of a request, as soon as one of the few that a session may send at a time is in."""
-        most, parts, size = self.limits.body_bytes, list[bytes](), 0
+    async def body(self, request: Request, most: int) -> bytes:
+        """Return the body of a request, if it has at most so many bytes."""
+        parts, size = list[bytes](), 0
         declared = request.headers.get("content-length", "0")
-        async with seat.bodies:
-            try:
-                async with asyncio.timeout(BODY_S):
-                    if declared.isdecimal() and int(declared[:20]) <= most:
-                        async for part in request.stream():
-                            parts.append(part)
-                            if (size := size + len(part)) > most:
-                                break
-            except TimeoutError:
-                problem = f"the body did not arrive within {BODY_S:g} s: send it at once"
-                raise RefusedError("invalid", problem) from None
-            except ClientDisconnect as error:
-                raise AgentGoneError from error
+        try:
+            async with asyncio.timeout(BODY_S):
+                if declared.isdecimal() and int(declared[:20]) <= most:
+                    async for part in request.stream():
+                        parts.append(part)
+                        if (size := size + len(part)) > most:
+                            break
+        except TimeoutError:
+            raise RefusedError("invalid", f"the body did not arrive within {BODY_S:g} s: send it at once") from None
+        except ClientDisconnect as error:
+            raise AgentGoneError from error
         if size > most or not declared.isdecimal() or int(declared[:20]) > most:
             raise RefusedError("too_large", f"the body has more than {most} bytes: send less")
         return b"".join(parts)
@@ -344,8 +346,17 @@ class Delivery(Reply):
         finally:
             gone.cancel()
             self._flight.waiting -= 1
-            if not self._flight.waiting:
-                self._flight.task.cancel()  # without effect on answers that are there
+            if not self._flight.task.done():
+                async with self._seat.lock:  # in which another request may have joined
+                    self._give_up()
+
+    def _give_up(self) -> None:
+        """Ask for the answers no more, if nobody waits; one who asks again gets others."""
+        flight = self._flight
+        if not flight.waiting and not flight.task.done():
+            flight.task.cancel()
+            self._seat.session.drop(flight.turns)
+            self._seat.flights.pop(flight.turns[0].name, None)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send, gone: "asyncio.Future[None]") -> None:
         try:

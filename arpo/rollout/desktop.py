@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from arpo.agent.actions import Action, Terminal
+from arpo.agent.actions import Action, CoordinateFrame, Terminal, TypeText
 from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.agent.ui_tars import parse_actions
 from arpo.endpoint.server import Endpoint, Handler, Seat
@@ -20,6 +20,11 @@ from arpo.errors import ActionParseError, DesktopDestroyedError, EnvError, Refus
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import EpisodeSpec, Meter, outcome_of
 from arpo.types import Observation, Outcome, Step, screenshot_key
+
+MOST_BYTES = 2**18
+"""Of a request: the longest argument of a program has half of it."""
+MOST_TYPED = 4096
+"""Characters that one request may type: a desktop takes milliseconds for each, and has a deadline."""
 
 
 class _Act(msgspec.Struct):
@@ -66,7 +71,7 @@ class Desktop:
         def reading(kind: type[Any], work: Callable[[Seat, Any], Awaitable[Response]]) -> Handler:
             async def handle(request: Request, seat: Seat) -> Response:
                 try:
-                    given = msgspec.json.decode(await endpoint.body(request, seat), type=kind)
+                    given = msgspec.json.decode(await endpoint.body(request, MOST_BYTES), type=kind)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     raise invalid(f"the body must be an object in JSON with fields of their types: {error}") from error
                 async with self._lock:
@@ -82,10 +87,12 @@ class Desktop:
 
         async def screenshot(request: Request, seat: Seat) -> Response:
             async with self._lock:
-                if not self._over.is_set():
-                    looked = await self._asked(self._env.look())
-                    if looked is not None:
+                try:
+                    if not self._over.is_set() and (looked := await self._asked(self._env.look())) is not None:
                         self._show(looked)
+                except DesktopDestroyedError:
+                    self.outcome = Outcome.DESTROYED
+                    self._over.set()
             return await screen(request, seat)
 
         return {
@@ -96,6 +103,12 @@ class Desktop:
             "execute": reading(_Execute, self._execute),
         }
 
+    async def rest(self) -> None:
+        """End the agent's part: wait for what is being done, of which nothing more begins."""
+        self._over.set()
+        async with self._lock:
+            pass
+
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def _act(self, seat: Seat, given: _Act) -> Response:
@@ -103,17 +116,20 @@ class Desktop:
         self._check_goes_on()
         if (given.action is None) == (given.response is None):
             raise invalid("give either action, such as click(start_box='(12,34)'), or response, a text of the model")
+        size, most = (self._observation.width, self._observation.height), self._spec.settings.max_actions
         try:
             if given.action is not None:
-                actions = parse_actions(given.action)
+                read, frame = parse_actions(given.action), CoordinateFrame(*size, *size)
             else:
                 grammar, functions = GRAMMARS[self._prompt.grammar], self._prompt.functions
-                read = grammar.read(given.response or "", functions, max_actions=self._spec.settings.max_actions)
-                frame = self._chat.frame(self._observation.width, self._observation.height)
-                actions, self.format_reward = tuple(map(frame.to_screen, read)), 0.0
+                read, frame = grammar.read(given.response or "", functions, max_actions=most), self._chat.frame(*size)
+                self.format_reward = 0.0
         except ActionParseError as error:
             self.format_reward = self.format_reward if given.response is None else -1.0
             raise invalid(f"this is no action ({error.kind}): {error}") from error
+        if len(read) > most or sum(len(each.text) for each in read if isinstance(each, TypeText)) > MOST_TYPED:
+            raise invalid(f"do at most {most} actions at once, and type at most {MOST_TYPED} characters")
+        actions = [frame.to_screen(action) for action in read]
         await self._perform(actions, given.response or "", self._unused_exchange(seat))
         return self._state()
 
@@ -126,7 +142,7 @@ class Desktop:
                 result = await self._asked(self._env.step(performed[-1]))
                 reward, shown = reward + result.reward, result.observation
                 self.outcome = outcome_of(performed[-1], result)
-                if self.outcome is not None or isinstance(performed[-1], Terminal):
+                if self.outcome is not None or isinstance(performed[-1], Terminal) or self._over.is_set():
                     break
         except DesktopDestroyedError:
             self.outcome = Outcome.DESTROYED
@@ -151,7 +167,7 @@ class Desktop:
 
     def _check_goes_on(self) -> None:
         if self._over.is_set():
-            raise RefusedError("closed", f"the episode has ended ({self.outcome or 'failed'}): stop")
+            raise RefusedError("closed", f"the episode has ended ({self.outcome or 'without an action'}): stop")
 
     async def _asked(self, call: Awaitable[Any]) -> Any:
         """Return the result of an environment call; its failure is that of the episode."""

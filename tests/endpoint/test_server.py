@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import threading
+import time
 from contextlib import suppress
 
 import anthropic
@@ -12,7 +14,7 @@ import pytest
 
 from arpo.endpoint import server
 from arpo.endpoint.remote import RemotePolicy
-from arpo.endpoint.server import AT_ONCE, Endpoint
+from arpo.endpoint.server import AT_ONCE, BODIES, Endpoint
 from arpo.endpoint.session import Budgets
 from arpo.errors import EngineError
 from tests.endpoint.samples import PNG, asking, picturing, url
@@ -148,6 +150,22 @@ async def test_an_agent_that_leaves_is_not_answered_and_its_budget_is_free_again
     assert len(recorded(visit)) == 1
 
 
+async def test_an_agent_that_gives_up_and_asks_again_at_once_gets_the_same_answer(plain):
+    async with serving(plain) as visit:
+        visit.gate.clear()
+        first = asyncio.create_task(visit.post(BODY))
+        await visit.asked.wait()
+        async with visit.seat.lock:  # the second request waits before the first one is seen to be gone
+            again = asyncio.create_task(visit.post(BODY, **{"X-Stainless-Retry-Count": "1"}))
+            await asyncio.sleep(0.3)
+            first.cancel()
+            while next(iter(visit.seat.flights.values())).waiting:
+                await asyncio.sleep(0.01)
+        visit.gate.set()
+        assert (await again).status_code == 200
+        assert len(visit.engine.requests) == 1
+
+
 async def test_an_answer_that_was_ready_and_lost_is_given_to_the_next_same_request(plain, monkeypatch):
     async with serving(plain) as visit:
         deliver, lost = server.Delivery._deliver, []
@@ -226,6 +244,22 @@ async def test_a_server_that_ends_is_a_failure_of_the_episode_and_the_next_one_h
     assert raised.group_contains(EngineError, match="has ended within the episode")
 
 
+async def test_what_is_read_when_an_episode_ends_asks_no_engine(plain, monkeypatch):
+    begun, opened = threading.Event(), Endpoint._opened
+
+    def slowly(self, *request):
+        begun.set()
+        time.sleep(0.5)
+        return opened(self, *request)
+
+    monkeypatch.setattr(Endpoint, "_opened", slowly)
+    async with serving(plain) as visit:
+        late = asyncio.create_task(visit.post(BODY))
+        await asyncio.to_thread(begun.wait)
+    assert (await late).status_code == 409
+    assert not visit.engine.requests
+
+
 # --- attacks --------------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +282,22 @@ async def test_a_body_of_a_gigabyte_is_refused_before_it_is_taken_in(plain, decl
             pass
         assert sent < 2**26
         assert (await visit.post(BODY)).status_code == 200
+
+
+async def test_a_body_is_not_taken_in_while_others_of_its_session_wait_to_be_read(plain, monkeypatch):
+    taken, body = [], Endpoint.body
+
+    async def counted(self, *request):
+        taken.append(request)
+        return await body(self, *request)
+
+    monkeypatch.setattr(Endpoint, "body", counted)
+    async with serving(plain) as visit:
+        async with visit.seat.lock:
+            flood = [asyncio.create_task(visit.post(BODY)) for _ in range(6)]
+            await asyncio.sleep(1.0)
+            assert len(taken) == BODIES
+        assert {reply.status_code for reply in await asyncio.gather(*flood)} == {200}
 
 
 async def test_a_body_that_never_ends_is_given_up_and_holds_up_its_own_session_alone(plain, monkeypatch):
