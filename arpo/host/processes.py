@@ -53,11 +53,16 @@ def _life(pid: int) -> tuple[bool, int]:
     return fields[0] in "ZX", int(fields[19])  # fields 3 and 22; the second, a name, may hold anything
 
 
-def end_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:
-    """End every process with a label, and those that write below a directory, first politely; return their number."""
+def end_processes(
+    label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE, *, place: Path | None = None
+) -> int:
+    """End every process with a label, those that write below a directory and those that work in a place.
+
+    First politely; return their number.
+    """
     ended: set[int] = set()
     for _ in range(SWEEPS):
-        found = _marked_processes(variable, label, directory)
+        found = _marked_processes(variable, label, directory, place)
         if not found:
             break
         ended.update(process.pid for process in found)
@@ -73,17 +78,20 @@ def count_processes(label: str, directory: Path | None = None, variable: str = L
     return len(_marked_processes(variable, label, directory))
 
 
-def _marked_processes(variable: str, label: str, directory: Path | None) -> list[psutil.Process]:
+def _marked_processes(
+    variable: str, label: str, directory: Path | None, place: Path | None = None
+) -> list[psutil.Process]:
     """Find the processes of a label with their descendants, without this process and its ancestors."""
     myself = psutil.Process()
     spared = {myself.pid, *(parent.pid for parent in myself.parents())}
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it ended while we looked
+        with suppress(psutil.Error, OSError):  # it ended while we looked, or works in a place with too long a name
             ours = process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
             if process.pid in spared or not ours:
                 continue
-            if process.environ().get(variable) == label or _writes_below(process, directory):
+            marked = process.environ().get(variable) == label or _writes_below(process, directory)
+            if marked or (place is not None and Path(process.cwd()).is_relative_to(place)):
                 found.update((member.pid, member) for member in (process, *process.children(recursive=True)))
     return [process for pid, process in found.items() if pid not in spared]
 

@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from asyncio.subprocess import DEVNULL, STDOUT
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
@@ -23,7 +23,7 @@ from arpo.endpoint.server import Endpoint, Seat
 from arpo.endpoint.session import ALIASES, Budgets, Session
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.errors import ConfigError, HarnessError, quoted
-from arpo.host.processes import end_processes
+from arpo.host.processes import LABEL_VARIABLE, end_processes
 from arpo.rollout.desktop import Desktop
 from arpo.rollout.episode import NOT_SEEN, EpisodeSpec, MayAsk, Meter, Responder, judge
 from arpo.types import Outcome, Trajectory
@@ -36,8 +36,11 @@ LEAVING_S = 5.0
 """The time that an agent has to end by itself once its episode has ended."""
 LAST_WORDS = 4096
 """Bytes that are kept of what a program prints."""
-INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
-"""The variables of this process that a program gets: no credentials are among them."""
+SILENCE_S = 1.0
+"""The time for what a program has printed to come through, once it and all that is known to be of it have ended."""
+INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", LABEL_VARIABLE)
+"""The variables of this process that a program gets: no credentials are among them. By the label it is found and ended
+where this process is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,42 +131,75 @@ class Command(Harness):
 
     @override
     async def play(self, assignment: Assignment) -> str:
-        mark, folder = token_hex(8), str(assignment.folder)
+        mark, folder, said = token_hex(8), assignment.folder, bytearray()
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        own = {"HOME": folder, "TMPDIR": folder, EPISODE_VARIABLE: mark}
+        own = {"HOME": str(folder), "TMPDIR": str(folder)}
         # A pipe of our own: asyncio waits at one of its own until the last child has closed it.
         reading, writing = os.pipe()
-        last_words = asyncio.create_task(_last_words(reading))
+        listening = asyncio.create_task(_listen(reading, said))
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.argv,
-                cwd=self.directory or folder,
-                env={**inherited, **own, **self.variables, **assignment.variables()},
-                stdin=DEVNULL,
-                stdout=writing,
-                stderr=STDOUT,
-                start_new_session=True,
-            )
-        finally:
-            os.close(writing)
-        try:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self.argv,
+                    cwd=self.directory or folder,
+                    env={**inherited, **own, **self.variables, **assignment.variables(), EPISODE_VARIABLE: mark},
+                    stdin=DEVNULL,
+                    stdout=writing,
+                    stderr=STDOUT,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:  # no process is left, or the instruction is no variable
+                raise HarnessError(f"the agent's program cannot be started: {error}") from error
+            finally:
+                os.close(writing)
             code = await process.wait()
-        finally:  # its children too, and then nothing writes any more
-            await asyncio.shield(asyncio.to_thread(end_processes, mark, None, EPISODE_VARIABLE))
-            said = await last_words
+        finally:  # its children too; what has got away from its mark may hold the pipe open for ever
+            ending = asyncio.to_thread(end_processes, mark, None, EPISODE_VARIABLE, place=folder)
+            try:
+                await _end_of(asyncio.ensure_future(ending))
+                await asyncio.wait((listening,), timeout=SILENCE_S)
+            finally:
+                listening.cancel()
         last = (said.decode(errors="replace").strip().splitlines() or ["it has printed nothing"])[-1]
         return f"it ended with {code}: {quoted(last, most=300)}" if code else ""
 
 
-async def _last_words(pipe: int) -> bytes:
-    """Return the end of what comes out of a pipe, and close it."""
-    printed, said = asyncio.StreamReader(), b""
+async def _listen(pipe: int, said: bytearray) -> None:
+    """Keep the end of what comes out of a pipe, and close it."""
+    printed = asyncio.StreamReader()
     protocol, loop = asyncio.StreamReaderProtocol(printed), asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(pipe, "rb"))
-    while chunk := await printed.read(2**16):
-        said = (said + chunk)[-LAST_WORDS:]
-    transport.close()
-    return said
+    try:
+        while chunk := await printed.read(2**16):
+            said[:] = (said + chunk)[-LAST_WORDS:]
+    finally:
+        transport.close()
+
+
+async def _end_of(task: "asyncio.Future[Any]") -> None:
+    """Wait for the end of a task, however often this one is cancelled meanwhile."""
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+@asynccontextmanager
+async def _folder() -> AsyncIterator[Path]:
+    """Give a directory, and remove it by a program: an agent may have filled it, or made it very deep."""
+    try:
+        folder = tempfile.mkdtemp(prefix="arpo-episode-")
+    except OSError as error:
+        raise HarnessError(f"there is no place for the agent's directory: {error}") from error
+    try:
+        yield Path(folder)
+    finally:
+        removal = await asyncio.create_subprocess_exec("rm", "-rf", folder, stdin=DEVNULL, stderr=DEVNULL)
+        await _end_of(asyncio.ensure_future(removal.wait()))
 
 
 @checked
@@ -194,8 +230,8 @@ class Function(Harness):
         function = cast(Callable[[Assignment], Awaitable[object]], pydoc.locate(self.function))
         try:
             await function(assignment)
-        except Exception as error:  # noqa: BLE001 - it is an agent's own, and no failure of ours
-            return f"{type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is an agent's own, and no failure of ours
+            return f"{type(error).__name__}: {quoted(error, most=500)}"
         return ""
 
 
@@ -234,11 +270,11 @@ class HarnessPlayer:
         desktop = Desktop(env, spec, first, chat=chat, prompt=responder.prompt, meter=meter, over=seat.over)
         seat.handlers = desktop.handlers(self._endpoint)
         instruction = first.instruction or spec.task.instruction
-        async with self._endpoint.admit(seat) as key:
-            with tempfile.TemporaryDirectory(prefix="arpo-episode-", ignore_cleanup_errors=True) as folder:
-                address = f"http://127.0.0.1:{self._endpoint.port}"
-                given = Assignment(spec.task.id, instruction, address, key, spec.max_steps, spec.seed, Path(folder))
-                reason = await self._play(given, seat.over)
+        async with self._endpoint.admit(seat) as key, _folder() as folder:
+            address = f"http://127.0.0.1:{self._endpoint.port}"
+            given = Assignment(spec.task.id, instruction, address, key, spec.max_steps, spec.seed, folder)
+            reason = await self._play(given, seat.over)
+            await desktop.rest()
         if (failure := desktop.failure or seat.failure) is not None:
             raise failure
         exchanges = session.close()
@@ -277,14 +313,14 @@ class HarnessPlayer:
             await asyncio.wait((playing, ended), timeout=self.harness.limit_s, return_when=asyncio.FIRST_COMPLETED)
             if over.is_set():
                 await asyncio.wait((playing,), timeout=LEAVING_S)
-            if playing.done():
-                return playing.result()
-            return "" if over.is_set() else _TIME_IS_UP
+            ended_it = not playing.done()
         finally:
             ended.cancel()
             playing.cancel()
-            with suppress(asyncio.CancelledError):
-                await playing
+            await _end_of(playing)
+        if ended_it:
+            return "" if over.is_set() else _TIME_IS_UP
+        return "it has cancelled itself" if playing.cancelled() else playing.result()
 
 
 _TIME_IS_UP = "its time is up (harness.limit_s)"

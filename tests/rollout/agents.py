@@ -1,6 +1,7 @@
 """Foreign agents for tests: coroutines and programs that play, fail, hang and cheat."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -75,15 +76,69 @@ async def speaks_mcp(given):
 async def misbehaves(given):
     async with client(given) as web:
         await ask(given)
-        for body in (b"{", b'{"action": 3}', b'{"action": "fly()"}', b"{}", b'{"response": "I would rather not."}'):
+        long, many = (
+            json.dumps({"action": each}).encode() for each in (f"type(content='{'x' * 5000}')", "wait()\n" * 20)
+        )
+        wrong = (
+            b"{",
+            b'{"action": 3}',
+            b'{"action": "fly()"}',
+            b"{}",
+            long,
+            many,
+            b'{"response": "I would rather not."}',
+        )
+        for body in (*wrong, b" " * 2**19):
             SEEN.append((await web.post("/act", content=body)).status_code)
+
+
+async def exits(given):
+    await ask(given)
+    sys.exit("I have finished.")
+
+
+async def cancels_itself(given):
+    await ask(given)
+    raise asyncio.CancelledError
+
+
+async def leaves_in_the_middle(given):
+    """Have three requests act, and be gone before they are answered."""
+    await ask(given)
+    async with client(given) as web:
+        acting = [asyncio.create_task(web.post("/act", json={"action": "wait()\nwait()\nwait()"})) for _ in range(3)]
+        while not SEEN:
+            await asyncio.sleep(0.01)
+        for task in acting:
+            task.cancel()
+
+
+async def clicks_far_away(given):
+    async with client(given) as web:
+        await ask(given)
+        await web.post("/act", json={"action": "click(start_box='(99999,-99999)')"})
+
+
+async def looks_at_what_is_gone(given):
+    async with client(given) as web:
+        await ask(given)
+        SEEN.append((await web.get("/screenshot")).status_code)
+        SEEN.append((await web.get("/task")).json()["ended"])
 
 
 def main() -> None:
     """A program: show its environment, leave a child in a session of its own, and end as it is asked to."""
     sys.stdout.write(str(sorted(os.environ)))
     sys.stdout.flush()
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    subprocess.Popen(sleep, start_new_session=True)
+    # These have no mark: one works in the directory of the episode, and the other has the pipe alone.
+    subprocess.Popen(sleep, start_new_session=True, env={}, cwd=os.environ["HOME"])
+    subprocess.Popen(["sleep", "61"], start_new_session=True, env={"PATH": os.environ["PATH"]}, cwd="/")
+    for _ in range(3000):
+        os.mkdir("d")
+        os.chdir("d")
+    subprocess.Popen(sleep, start_new_session=True, cwd=".")
     asyncio.run(ask(type("Given", (), {"key": os.environ["ARPO_KEY"], "address": os.environ["ARPO_ENDPOINT"]})))
     raise SystemExit(3)
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import tempfile
 from dataclasses import replace
 
 import psutil
@@ -13,7 +14,8 @@ from arpo.agent.prompt import Prompt
 from arpo.endpoint.server import Endpoint
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.protocol import Execution
-from arpo.errors import ConfigError, EngineError, EnvError, HarnessError
+from arpo.errors import ConfigError, DesktopDestroyedError, EngineError, EnvError, HarnessError
+from arpo.host.processes import LABEL_VARIABLE
 from arpo.inference.hf import HfEngine
 from arpo.models.tokenization import check_exchanges, tokenize
 from arpo.rollout import harness
@@ -44,7 +46,7 @@ class Lease(DirectEnv):
         return self._env.execute(command, shell=shell) if hasattr(self._env, "execute") else None
 
 
-def play(chat, agent, *, spec=SPEC, desktop=None, engine=None, meter=None):
+def play(chat, agent, *, spec=SPEC, desktop=None, engine=None, meter=None, lease=Lease):
     """Return the trajectory of an agent's episode, checked as a runner checks it."""
     made = engine or ScriptedEngine(chat, lambda request: red_clicker(chat)(request) if request.images else "Well.")
     responder = Responder(made, chat, Prompt.compact())
@@ -54,7 +56,7 @@ def play(chat, agent, *, spec=SPEC, desktop=None, engine=None, meter=None):
         await endpoint.start()
         player = HarnessPlayer(agent, endpoint, responder)
         try:
-            env = Lease(desktop or FakeDesktop())
+            env = lease(desktop or FakeDesktop())
             return await player(spec, env, responder, meter or Meter(), at_once)
         finally:
             await endpoint.close()
@@ -116,6 +118,19 @@ def test_an_agent_that_dies_is_judged_as_the_desktop_stands(chat, caplog):
     assert "RuntimeError: out of ideas" in caplog.text
 
 
+@pytest.mark.parametrize(("name", "reason"), [("exits", "I have finished."), ("cancels_itself", "cancelled itself")])
+def test_an_agent_that_ends_as_programs_do_ends_its_own_episode_alone(chat, caplog, name, reason):
+    with caplog.at_level(logging.INFO):
+        assert play(chat, function(name)).outcome is Outcome.FINISHED
+    assert reason in caplog.text
+
+
+def test_a_program_that_cannot_be_started_gives_no_reward(chat):
+    spec = replace(SPEC, task=replace(TASK, instruction="x" * 200_000))  # longer than a variable may be
+    with pytest.raises(HarnessError, match="cannot be started"):
+        play(chat, OWN_LOOP, spec=spec)
+
+
 def test_an_agent_without_an_end_is_ended_and_judged(chat):
     trajectory = play(chat, function("hangs", limit_s=0.5))
     assert (trajectory.outcome, trajectory.task_reward) == (Outcome.MAX_STEPS, 0.0)
@@ -156,7 +171,41 @@ def test_an_agent_may_ask_for_as_many_answers_as_there_are_and_is_judged_all_the
 
 def test_bad_requests_to_the_desktop_are_refused_and_do_nothing(chat):
     trajectory = play(chat, function("misbehaves"))
-    assert (agents.SEEN, trajectory.steps, trajectory.format_reward) == ([400] * 5, (), -1.0)
+    assert (agents.SEEN, trajectory.steps, trajectory.format_reward) == ([400] * 7 + [413], (), -1.0)
+
+
+def test_nothing_is_done_on_a_desktop_that_is_judged_however_an_agent_leaves(chat):
+    class Slow(Lease):
+        async def step(self, action):
+            agents.SEEN.append("step")
+            await asyncio.sleep(0.3)
+            return await super().step(action)
+
+        async def evaluate(self):
+            agents.SEEN.append("evaluate")
+            await asyncio.sleep(1.0)
+            return await super().evaluate()
+
+    trajectory = play(chat, function("leaves_in_the_middle"), lease=Slow)
+    assert agents.SEEN == ["step", "evaluate"]
+    assert [step.action for step in trajectory.steps] == ["wait()"]
+
+
+def test_a_position_outside_of_the_screen_is_one_at_its_edge(chat):
+    trajectory = play(chat, function("clicks_far_away"))
+    assert [step.action for step in trajectory.steps] == ["click(start_box='(111,0)')"]
+
+
+def test_a_desktop_that_is_gone_when_it_is_looked_at_is_worth_nothing(chat):
+    class Gone(FakeDesktop):
+        def execute(self, command, *, shell):
+            raise AssertionError
+
+        def look(self):
+            raise DesktopDestroyedError("it took all memory")
+
+    trajectory = play(chat, function("looks_at_what_is_gone"), desktop=Gone())
+    assert (agents.SEEN, trajectory.outcome) == ([200, True], Outcome.DESTROYED)
 
 
 def test_a_desktop_that_runs_programs_does_so_for_the_key_of_the_episode(chat):
@@ -189,18 +238,28 @@ def test_an_agent_that_speaks_mcp_looks_and_acts(chat):
 # --- programs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_program_is_ended_with_its_children_and_gets_no_variable_of_ours(chat, monkeypatch, caplog):
+def test_a_program_is_ended_with_its_children_and_gets_no_variable_of_ours_but_the_label(
+    chat, monkeypatch, caplog, tmp_path
+):
     monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv(LABEL_VARIABLE, "1-2")  # by which a watchdog finds it, where this process is killed
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(psutil.pids())
-    program = Command(argv=[sys.executable, "-m", "tests.rollout.agents"], directory=str(agents.OWN_LOOP.parents[2]))
+    monkeypatch.setattr(harness, "SILENCE_S", 0.2)
+    variables = {"PYTHONPATH": str(agents.OWN_LOOP.parents[2])}
+    program = Command(argv=[sys.executable, "-m", "tests.rollout.agents"], variables=variables)
     with caplog.at_level(logging.INFO):
         trajectory = play(chat, program)
     assert trajectory.outcome is Outcome.FINISHED
     assert "it ended with 3" in caplog.text
     assert "ARPO_TASK" in caplog.text
     assert "HF_TOKEN" not in caplog.text
-    left = [process for process in map(psutil.Process, set(psutil.pids()) - before) if "sleep(600)" in str(process)]
-    assert left == []
+    assert LABEL_VARIABLE in caplog.text
+    left = [each for each in psutil.process_iter(["cmdline"]) if each.pid not in before]
+    assert not any("time.sleep(600)" in word for each in left for word in each.info["cmdline"] or ())
+    (escaped,) = (each for each in left if each.info["cmdline"] == ["sleep", "61"])
+    escaped.kill()  # nothing shows it to be of the program, and nothing waits for it
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
