@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 from arpo.endpoint.conversation import Answer, Stamp
 from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.session import UNHONOURED, Session, Turn
-from arpo.endpoint.wire import openai
+from arpo.endpoint.wire import messages, openai
 from arpo.endpoint.wire.common import Limits, Pictures, Reader, models, status_of
 from arpo.endpoint.wire.dialects import DIALECTS, Dialect
 from arpo.errors import EngineError, RefusedError
@@ -147,6 +147,7 @@ class Endpoint:
         app = Starlette(
             routes=[
                 *routes,
+                Route(messages.COUNT_PATH, self._counted, methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/desktop/{key}/{path:path}", self._handled, methods=["GET", "POST"]),
                 Route("/{path:path}", self._handled, methods=["GET", "POST"]),
@@ -283,12 +284,27 @@ class Endpoint:
 
         work = seat.answer(turns) if recorded is None else known()
         flight = Flight(turns, stamp, stream, asyncio.create_task(work))
-        flight.task.add_done_callback(
-            lambda task: task.cancelled() or task.exception()
-        )  # it may be waited for no more
+        flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # or asyncio logs it
         if recorded is None:
             seat.flights[turns[0].name] = flight
         return flight
+
+    async def _counted(self, request: Request) -> Reply:
+        """Count the tokens of a context, which takes a turn at the session as an answer does."""
+        dialect = DIALECTS["messages"]
+        try:
+            seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
+            async with seat.bodies:
+                body = await self.body(request, self.limits.body_bytes)
+
+            def count() -> int:
+                return seat.session.count(dialect.parse(body, Reader(seat.pictures, self.limits)))
+
+            async with seat.lock:
+                counted = await asyncio.get_running_loop().run_in_executor(self._threads, count)
+        except RefusedError as refusal:
+            raise _DialectError(refusal, dialect) from refusal
+        return Reply(messages.token_count(counted), media_type="application/json")
 
     async def _models(self, request: Request) -> Reply:
         seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
@@ -351,7 +367,7 @@ class Delivery(Reply):
                     self._give_up()
 
     def _give_up(self) -> None:
-        """Ask for the answers no more, if nobody waits; one who asks again gets others."""
+        """Ask for the answers no more, if no agent waits for them; a later request gets others."""
         flight = self._flight
         if not flight.waiting and not flight.task.done():
             flight.task.cancel()

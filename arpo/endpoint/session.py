@@ -121,14 +121,7 @@ class Session:
         """Return a turn for each answer to a request, or refuse it: after the end, over a budget, or without room."""
         self._check_not_closed()
         left = self._tokens_left(ask.n)
-        if (least := ask.letters() // self._chat.longest_token) >= self._max_context:  # to count them would take long
-            raise context_too_long(least, self._max_context)
-        prompt = self._renderer.prompt(ask, list(self._past.values()))
-        placed = prompt.ids.count(self._chat.image_token_id)
-        if placed != len(prompt.pictures):
-            problem = f"of the {len(prompt.pictures)} pictures in messages, the chat template writes {placed}"
-            raise invalid(f"{problem}: send pictures in messages of the user")
-        tokens = self._chat.context_length(prompt.ids, [(each.width, each.height) for each in prompt.pictures])
+        prompt, tokens = self._prompt(ask)
         if tokens >= self._max_context:
             raise context_too_long(tokens, self._max_context)
         asked = self._sampling.max_tokens if ask.max_tokens is None else ask.max_tokens
@@ -146,6 +139,11 @@ class Session:
             counter = f"{UNHONOURED}_{re.sub('[^a-zA-Z0-9_.]', '_', option)[:40]}"
             self._counts[counter if counter in self._counts or len(self._counts) < COUNTED else UNHONOURED] += 1
         return turns
+
+    def count(self, ask: Ask) -> int:
+        """Return the tokens of the context that a request would have, each picture as long as the model sees it."""
+        self._check_not_closed()
+        return self._prompt(ask)[1]
 
     def record(self, turn: Turn, response: Response) -> Answer:
         """Add a turn, masked until it is delivered, and return its answer; an `EngineError` leaves it in flight."""
@@ -238,6 +236,17 @@ class Session:
     def _check_not_closed(self) -> None:
         if self._closed:
             raise RefusedError("closed", "the episode of this key has ended: stop, and ask for nothing more")
+
+    def _prompt(self, ask: Ask) -> tuple[Prompt, int]:
+        """Return the context of a request, and its tokens."""
+        if (least := ask.letters() // self._chat.longest_token) >= self._max_context:  # to count them would take long
+            raise context_too_long(least, self._max_context)
+        prompt = self._renderer.prompt(ask, list(self._past.values()))
+        placed = prompt.ids.count(self._chat.image_token_id)
+        if placed != len(prompt.pictures):
+            problem = f"of the {len(prompt.pictures)} pictures in messages, the chat template writes {placed}"
+            raise invalid(f"{problem}: send pictures in messages of the user")
+        return prompt, self._chat.context_length(prompt.ids, [(each.width, each.height) for each in prompt.pictures])
 
     def _tokens_left(self, answers: int) -> int:
         """Return the most tokens of each of the next answers, if the budgets allow one at all."""

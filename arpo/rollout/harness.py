@@ -190,7 +190,7 @@ async def _end_of(task: "asyncio.Future[Any]") -> None:
 
 @asynccontextmanager
 async def _folder() -> AsyncIterator[Path]:
-    """Give a directory, and remove it by a program: an agent may have filled it, or made it very deep."""
+    """Make a directory, and remove it by a program: an agent may have filled it, or made it very deep."""
     try:
         folder = tempfile.mkdtemp(prefix="arpo-episode-")
     except OSError as error:

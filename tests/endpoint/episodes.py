@@ -15,6 +15,21 @@ from tests.endpoint.test_splicing import drifting
 PLENTY = Budgets(answers=1000, tokens=10**6)
 
 
+def check_record(made, heard, chat):
+    """Check a trajectory against the requests that an engine got, in order, and its responses."""
+    for number, ((request, response), exchange) in enumerate(zip(heard, made.exchanges, strict=True)):
+        ids, pictures = made.context(number)
+        assert ids == request.prompt_ids
+        assert [picture.key for picture in pictures] == [screenshot_key(png) for png in request.images]
+        assert (exchange.response_ids, exchange.sampler_logprobs) == (response.token_ids, response.logprobs)
+        assert (exchange.finish, exchange.policy_version) == (response.finish_reason, response.policy_version)
+    assert all(screenshot_key(png) == key for key, png in made.screenshots.items())
+    # Each log-probability is the only one of its value: those in the sequences are those that are trained, once.
+    trained = [each for tokens in tokenize(made, chat) for each in tokens.sampler_logprobs.tolist()]
+    wanted = [each for said in made.exchanges for each in said.sampler_logprobs[: len(said.trained_ids)]]
+    assert sorted(trained) == pytest.approx(sorted(wanted))
+
+
 class Episode:
     """A session and a scripted engine, which remembers each request and its response by the number of the exchange."""
 
@@ -51,15 +66,5 @@ class Episode:
         )
         ended |= {"exchanges": exchanges, "screenshots": self.session.screenshots}
         made = Trajectory("0/1/2", "t", "d", "", 7, (), **ended)
-        for number, ((turn, response), exchange) in enumerate(zip(self.heard, exchanges, strict=True)):
-            ids, pictures = made.context(number)
-            assert ids == turn.request.prompt_ids
-            assert [picture.key for picture in pictures] == [screenshot_key(png) for png in turn.request.images]
-            assert (exchange.response_ids, exchange.sampler_logprobs) == (response.token_ids, response.logprobs)
-            assert (exchange.finish, exchange.policy_version) == (response.finish_reason, 3)
-        assert all(screenshot_key(png) == key for key, png in made.screenshots.items())
-        # Each log-probability is the only one of its value: those in the sequences are those that are trained, once.
-        trained = [each for tokens in tokenize(made, self.chat) for each in tokens.sampler_logprobs.tolist()]
-        wanted = [each for said in exchanges for each in said.sampler_logprobs[: len(said.trained_ids)]]
-        assert sorted(trained) == pytest.approx(sorted(wanted))
+        check_record(made, [(turn.request, response) for turn, response in self.heard], self.chat)
         return made

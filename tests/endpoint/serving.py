@@ -78,6 +78,20 @@ async def serving(chat, *visits, **limits):
         await endpoint.close()
 
 
+class Watched(Endpoint):
+    """An endpoint that keeps what harnesses send."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    async def body(self, request, seat):
+        body = await super().body(request, seat)
+        if request.url.path.startswith("/v1"):
+            self.seen.append((request.url.path, body))
+        return body
+
+
 class Broken:
     """An engine that fails."""
 

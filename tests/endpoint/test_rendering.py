@@ -155,6 +155,15 @@ XML_CALL = (
 )  # fmt: skip
 
 
+def json_call(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def xml_call(name, **arguments):
+    given = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
+
+
 def call_of(renderer):
     return XML_CALL if renderer.thinks else JSON_CALL
 

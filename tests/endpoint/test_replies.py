@@ -18,7 +18,7 @@ LIBRARIES = ("openai", "anthropic")
 STREAM = Stamp("e7", 1_700_000_000, "policy", stream_usage=True)
 
 
-def client(library, content, status=200, headers=None):
+def client(library, content, status=200, headers=None, max_retries=0):
     """A client of the library whose server says the same to everything."""
     kind = "text/event-stream" if isinstance(content, list) else "application/json"
     body = b"".join(content) if isinstance(content, list) else content
@@ -26,9 +26,10 @@ def client(library, content, status=200, headers=None):
     web = httpx2 if library == "anthropic" else httpx
     made = web.Client(transport=web.MockTransport(lambda _: web.Response(status, content=body, headers=said)))
     # Not at the top of the file, which every process of pytest collects: that takes five seconds.
+    loaded, options = import_module(library), {"api_key": "k", "http_client": made, "max_retries": max_retries}
     if library == "openai":
-        return import_module(library).OpenAI(api_key="k", base_url="http://loop/v1", http_client=made, max_retries=0)
-    return import_module(library).Anthropic(api_key="k", base_url="http://loop", http_client=made, max_retries=0)
+        return loaded.OpenAI(base_url="http://loop/v1", **options)
+    return loaded.Anthropic(base_url="http://loop", **options)
 
 
 def arguments(calls):
@@ -186,7 +187,9 @@ REFUSALS = {
 def test_a_refusal_is_the_clients_own_error(kind):
     refusal = RefusedError(kind, "no\x1b more", retry_after_s=2.4 if kind == "rate_limit_exceeded" else None)
     status, headers = status_of(refusal)
-    assert headers == ({"Retry-After": "2"} if kind == "rate_limit_exceeded" else {})
+    # Both clients would ask twice more after a conflict and a server's error, which the end of an episode is not.
+    lasting = {"x-should-retry": "false"} if kind in ("closed", "unavailable") else {}
+    assert headers == ({"Retry-After": "2"} if kind == "rate_limit_exceeded" else lasting)
     ours, theirs = (getattr(import_module(each), name) for each, name in zip(LIBRARIES, REFUSALS[kind], strict=True))
     with pytest.raises(ours, match=r"no\\x1b more") as caught:
         client("openai", DIALECTS["chat"].error(refusal), status, headers).responses.create(model="m", input="Hi")
@@ -195,6 +198,17 @@ def test_a_refusal_is_the_clients_own_error(kind):
         client("anthropic", messages.error(refusal), status).messages.create(model="m", max_tokens=1, messages=[])
     assert raised.value.body["type"] == "error"
     assert raised.value.body["error"]["type"] == KINDS[kind][2]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_client_does_not_ask_again_once_the_episode_has_ended(library):
+    status, headers = status_of(RefusedError("closed", "stop"))
+    made = client(library, messages.error(RefusedError("closed", "stop")), status, headers, max_retries=2)
+    asked = []
+    made._client.event_hooks["request"] = [asked.append]
+    with pytest.raises(import_module(library).ConflictError):
+        made.get("/models", cast_to=object)
+    assert len(asked) == 1
 
 
 def test_a_context_that_is_too_long_is_refused_in_the_words_that_agents_look_for():

@@ -107,6 +107,17 @@ def test_an_answer_that_is_sent_back_is_one_message_with_the_same_parts(dialect,
     assert [canonical(each.arguments) for each in said.calls()] == [canonical(c.arguments) for c in answer.tool_calls]
 
 
+def test_a_thought_comes_back_in_the_field_in_which_openais_own_models_have_them_come_back():
+    (item,) = json.loads(DIALECTS["responses"].reply([ANSWERS["all"]], STAMP))["output"][:1]
+    for kept in ({"content": []}, {"content": None}, {}):
+        back = {key: item[key] for key in item if key != "content"} | kept
+        ask = parse("responses", {"input": [back], "include": ["reasoning.encrypted_content"]})
+        assert ask.messages == (Message("assistant", (Thought("I think."),)),)
+        assert ask.unhonoured == ()
+    ask = parse("responses", {"input": [item | {"encrypted_content": None, "content": []}]})
+    assert ask.messages == (Message("assistant", (Thought(""),)),)
+
+
 def test_items_of_a_response_are_one_answer_as_long_as_they_come_in_its_order():
     item = {"type": "message", "role": "assistant"}
     said = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}]}, item | {"content": "b"}]
@@ -134,13 +145,13 @@ SAMPLING = {"temperature": 0.1, "top_p": 0.5, "mm_processor_kwargs": {"max_pixel
         ("chat", {"seed": 1, "logit_bias": {"1": 100}, "response_format": {"type": "json_object"}}, []),
         ("chat", {"tool_choice": "required", "parallel_tool_calls": False}, []),
         ("chat", {"tool_choice": {"type": "function", "function": {"name": "f"}}, "frequency_penalty": 1}, []),
-        ("responses", {"tool_choice": "required", "include": ["reasoning.encrypted_content"]}, []),
+        ("responses", {"tool_choice": "required", "include": ["message.output_text.logprobs"]}, []),
         ("responses", {"text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}, ["text.format"]),
         ("messages", {"tool_choice": {"type": "any"}, "top_k": 4, "thinking": {"type": "enabled"}}, []),
     ],
 )
 def test_sampling_is_the_runs_and_what_is_not_honoured_is_named(dialect, options, more):
-    ask = parse(dialect, asking(dialect, **SAMPLING, **options, user="ann", top_a=None))
+    ask = parse(dialect, asking(dialect, **SAMPLING, **options, user="ann", cache_control={}, top_a=None))
     assert sorted(ask.unhonoured) == sorted([*SAMPLING, *([] if more else options), *more])
 
 

@@ -77,6 +77,17 @@ async def test_the_clients_of_openai_and_anthropic_are_answered_and_recorded(pla
     assert (counters["harness/episodes"], counters["harness/exchanges"]) == (1, 3)
 
 
+async def test_anthropics_client_has_the_tokens_of_a_context_counted_which_asks_the_engine_for_nothing(plain):
+    async with serving(plain) as visit:
+        made = anthropic.AsyncAnthropic(api_key=visit.key, base_url=visit.address, max_retries=0)
+        counted = await made.messages.count_tokens(**BODY)
+        answer = await made.messages.create(max_tokens=50, **BODY)
+        assert counted.input_tokens == answer.usage.input_tokens > 1
+        with pytest.raises(anthropic.BadRequestError, match="the last one must be the user's"):
+            await made.messages.count_tokens(model="policy", messages=[{"role": "assistant", "content": "I"}])
+    assert len(visit.engine.requests) == 1
+
+
 @each_dialect
 async def test_a_picture_arrives_byte_for_byte(plain, dialect):
     async with serving(plain) as visit:

@@ -128,7 +128,7 @@ async def looks_at_what_is_gone(given):
 
 def main() -> None:
     """A program: show its environment, leave a child in a session of its own, and end as it is asked to."""
-    sys.stdout.write(str(sorted(os.environ)))
+    sys.stdout.write(f"{sorted(os.environ)}\n")
     sys.stdout.flush()
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
     subprocess.Popen(sleep, start_new_session=True)

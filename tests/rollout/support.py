@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -14,10 +15,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arpo.agent.actions import Action, Click
+from arpo.agent.actions import Action, Click, TypeText, Wait
 from arpo.agent.ui_tars import render_response
 from arpo.envs.fake import COLORS, FakeDesktop, fake_tasks
-from arpo.envs.protocol import DesktopEnv, StepResult
+from arpo.envs.protocol import DesktopEnv, Execution, StepResult
 from arpo.errors import EnvError
 from arpo.inference.engine import GenerateRequest
 from arpo.models.tokenization import ChatTokenizer
@@ -80,6 +81,15 @@ class PickyDesktop(FakeDesktop):
         if self._scene.instruction == TASKS[1].instruction:
             raise EnvError("evaluate", "the checker is broken")
         return super().evaluate()
+
+
+class Programs(FakeDesktop):
+    """A desktop that runs those programs that click, write or wait by pyautogui."""
+
+    def execute(self, command, *, shell):
+        point, text = re.search(r"click\((\d+), (\d+)", command[2]), re.search(r"write\('(.*)',", command[2])
+        self.step(Click(*map(float, point.groups())) if point else TypeText(text[1]) if text else Wait())
+        return Execution("")
 
 
 class DirectEnv:

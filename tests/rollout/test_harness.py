@@ -46,20 +46,20 @@ class Lease(DirectEnv):
         return self._env.execute(command, shell=shell) if hasattr(self._env, "execute") else None
 
 
-def play(chat, agent, *, spec=SPEC, desktop=None, engine=None, meter=None, lease=Lease):
+def play(chat, agent, *, spec=SPEC, desktop=None, engine=None, meter=None, endpoint=None, lease=Lease):
     """Return the trajectory of an agent's episode, checked as a runner checks it."""
     made = engine or ScriptedEngine(chat, lambda request: red_clicker(chat)(request) if request.images else "Well.")
     responder = Responder(made, chat, Prompt.compact())
 
     async def played():
-        endpoint = Endpoint()
-        await endpoint.start()
-        player = HarnessPlayer(agent, endpoint, responder)
+        served = endpoint or Endpoint()
+        await served.start()
+        player = HarnessPlayer(agent, served, responder)
         try:
             env = lease(desktop or FakeDesktop())
             return await player(spec, env, responder, meter or Meter(), at_once)
         finally:
-            await endpoint.close()
+            await served.close()
 
     agents.SEEN.clear()
     trajectory = asyncio.run(played())

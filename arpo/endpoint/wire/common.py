@@ -31,9 +31,12 @@ KINDS: Mapping[str, tuple[int, str, str]] = {
     "unavailable": (503, "server_error", "overloaded_error"),
 }
 """The kinds of refusals: the status, and the type of error in OpenAI's and in Anthropic's dialect."""
+FINAL = frozenset(("closed", "unavailable"))
+"""Those behind which there is nothing to ask for; OpenAI's and Anthropic's clients would ask twice more."""
 FORMATS = ("PNG", "JPEG", "WEBP")
 HARMLESS = frozenset(
-    ("metadata", "user", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier")
+    {"metadata", "user", "store", "service_tier", "safety_identifier"}
+    | {"prompt_cache_key", "prompt_cache_retention", "cache_control"}
 )
 """Options that would change no answer."""
 
@@ -58,7 +61,8 @@ def context_too_long(tokens: int, most: int) -> RefusedError:
 def status_of(refusal: RefusedError) -> tuple[int, dict[str, str]]:
     """Return the status of a refusal and its headers."""
     wait = refusal.retry_after_s
-    return KINDS[refusal.kind][0], {} if wait is None else {"Retry-After": str(max(1, round(wait)))}
+    headers = {"x-should-retry": "false"} if refusal.kind in FINAL else {}
+    return KINDS[refusal.kind][0], headers if wait is None else headers | {"Retry-After": str(max(1, round(wait)))}
 
 
 def models(names: Iterable[str], created: int) -> bytes:

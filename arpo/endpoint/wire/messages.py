@@ -34,6 +34,7 @@ from arpo.endpoint.wire.common import (
 from arpo.errors import RefusedError
 
 PATH = "/v1/messages"
+COUNT_PATH = f"{PATH}/count_tokens"
 SIGNATURE = "arpo"
 """Agents leave out a thought without one when they send it back."""
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

@@ -1,7 +1,8 @@
 """OpenAI's responses, without memory: each request brings its whole conversation.
 
 A conversation that this side kept (`previous_response_id`) is refused, because a harness that is trained must be seen
-to say all that its model reads. `store` has no effect, as nothing could be fetched later.
+to say all that its model reads. `store` has no effect, as nothing could be fetched later. A thought stands in two
+fields of its item, as a text and in place of an encrypted one, because some harnesses send back the second alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ from arpo.endpoint.wire.openai import ROLES, Options, Part, check_function, part
 from arpo.errors import RefusedError
 
 PATH = "/v1/responses"
+_ENCRYPTED = "reasoning.encrypted_content"
 _ORDER: dict[type, int] = {Thought: 0, Text: 1, ToolCall: 2}
 
 
@@ -48,6 +50,7 @@ class _Item(msgspec.Struct):
     arguments: str = "{}"
     output: str | list[Part] = ""
     summary: list[Part] = []
+    encrypted_content: str | None = None
 
 
 class _Tool(msgspec.Struct):
@@ -63,6 +66,7 @@ class _Body(Options, kw_only=True):
     tools: list[_Tool] | None = None
     max_output_tokens: int | None = None
     text: dict[str, Any] | None = None
+    include: list[str] | None = None
     previous_response_id: Any = None
     conversation: Any = None
     background: Any = None
@@ -79,6 +83,8 @@ def parse(body: bytes, pictures: Reader) -> Ask:
         raise invalid(f"{kept[0]} is not served: nothing is kept here; send the whole conversation as input")
     if ((given.text or {}).get("format") or {"type": "text"}) != {"type": "text"}:
         others.append("text.format")
+    if set(given.include or ()) - {_ENCRYPTED}:
+        others.append("include")
     items = [_Item(role="user", content=given.input)] if isinstance(given.input, str) else given.input
     check_lengths(items, given.tools, limits)
     messages = [Message("system", (Text(given.instructions),))] if given.instructions else []
@@ -130,7 +136,8 @@ def _message(item: _Item, pictures: Reader, limits: Limits) -> Message:
             return Message("tool", (ToolResult(item.call_id, tuple(parts(item.output, pictures))),))
         case "reasoning":
             content = item.content if isinstance(item.content, list) else []
-            return Message("assistant", (Thought("".join(part.text for part in content or item.summary)),))
+            said = "".join(part.text for part in content) or item.encrypted_content
+            return Message("assistant", (Thought(said or "".join(part.text for part in item.summary)),))
     raise invalid(
         "input: type must be message (of a user, an assistant, a system or a developer), function_call, "
         f"function_call_output or reasoning, got {item.type[:40]!r} of {item.role[:40]!r}: leave it out"
@@ -144,7 +151,8 @@ def _item(part: Thought | Text | ToolCall, name: str, answer: Answer) -> dict[st
     status = "incomplete" if answer.finish == "length" else "completed"
     match part:
         case Thought():
-            return {"id": f"rs_{name}", "type": "reasoning", "summary": [], "content": [_content(part)]}
+            item = {"id": f"rs_{name}", "type": "reasoning", "summary": [], "content": [_content(part)]}
+            return item | {"encrypted_content": part.text}
         case ToolCall(call_id, function, arguments):
             item = {"id": f"fc_{name}_{call_id}", "type": "function_call", "call_id": call_id, "name": function}
             return item | {"arguments": arguments, "status": status}
