@@ -1,7 +1,7 @@
 """ARPO's own loop as a foreign program: it knows nothing but its environment variables and HTTP, and imports no ARPO.
 
 A screenshot, a response, its actions, until the desktop says that the episode has ended: `harness=command
-'harness.argv=[python,experiments/foreign_loop/agent.py]'`. Its prompt is that of `prompt=compact`.
+"harness.argv=[python,$PWD/experiments/foreign_loop/agent.py]"`. Its prompt is that of `prompt=compact`.
 """
 
 import base64
