@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from arpo.agent.actions import Click, TypeText, Wait
@@ -140,6 +141,28 @@ def test_a_fit_writes_texts_and_histograms(tmp_path: Path, make_collector) -> No
     histogram = events.Histograms("train/advantage")[-1]
     assert histogram.step == 4
     assert histogram.histogram_value.num == events.Histograms("train/length")[-1].histogram_value.num
+
+
+class Untrained(Callback):
+    """Whoever takes all that is sampled for what is not trained, as that of a foreign agent's helper."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        batch.groups = [
+            replace(
+                group,
+                trajectories=tuple(
+                    with_exchanges(each, trained=[False] * len(each.exchanges)) for each in group.trajectories
+                ),
+            )
+            for group in batch.groups
+        ]
+
+
+def test_a_fit_of_which_nothing_is_trained_goes_on_and_has_no_histogram_of_advantages(tmp_path, make_collector):
+    logger = TensorBoardLogger(tmp_path)
+    fit(tmp_path, make_collector(start=False), [Untrained(), TrajectoryLog()], loggers=[logger], iterations=1)
+    events = EventAccumulator(str(tmp_path), size_guidance={"histograms": 0}).Reload()
+    assert set(events.Tags()["histograms"]) == {"train/length", "train/lag"}
 
 
 def test_the_lag_is_that_of_what_was_sampled_for_the_batch() -> None:
