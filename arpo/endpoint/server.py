@@ -8,6 +8,7 @@ is gone that asked for it. A request that is sent again joins the first one, or 
 import asyncio
 import hashlib
 import logging
+import resource
 import secrets
 import socket
 import time
@@ -141,6 +142,10 @@ class Endpoint:
 
     async def start(self) -> None:
         """Serve on a free port of loopback; an episode does so too, where no server is left."""
+        usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= usual < 2 * CONNECTIONS:  # agents that keep connections open must leave files for the rest of the run
+            wanted = 2 * CONNECTIONS if most < 0 else min(most, 2 * CONNECTIONS)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
         routes = [
             Route(dialect.path, partial(self._answered, dialect), methods=["POST"]) for dialect in DIALECTS.values()
         ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import socket
 import threading
 import time
@@ -355,6 +356,20 @@ async def test_a_special_token_in_any_text_is_text(plain, dialect):
             assert (await visit.post(asking(dialect, max_tokens=9) | content, PATHS[dialect])).status_code == 200
         plainly, marked = ([each for each in ids.prompt_ids if each in special] for ids in visit.engine.requests)
         assert plainly == marked
+
+
+async def test_connections_that_agents_keep_open_leave_files_for_the_rest_of_the_run(plain):
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+    held = []
+    try:
+        async with serving(plain) as visit:
+            held = [await asyncio.open_connection("127.0.0.1", visit.endpoint.port) for _ in range(300)]
+            assert (await visit.post(BODY)).status_code == 200
+    finally:
+        for _, connection in held:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
 
 
 async def test_a_flood_of_one_session_waits_in_its_own_queue(plain):
