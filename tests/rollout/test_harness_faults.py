@@ -49,8 +49,7 @@ while True:
     status, body = ask("/v1/chat/completions", {"model": "policy", "messages": messages})
     text = json.loads(body)["choices"][0]["message"]["content"]
     status, state = ask("/act", {"response": text})
-    if status != 200 or json.loads(state)["ended"]:
-        break
+    if status != 200 or json.loads(state)["ended"]: break
     messages += [{"role": "assistant", "content": text}, {"role": "user", "content": [shown()]}]
 """
 
