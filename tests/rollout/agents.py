@@ -130,7 +130,7 @@ def main() -> None:
     """A program: show its environment, leave a child in a session of its own, and end as it is asked to."""
     sys.stdout.write(f"{sorted(os.environ)}\n")
     sys.stdout.flush()
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    sleep = [sys.executable, "-c", "import time; time.sleep(613)"]
     subprocess.Popen(sleep, start_new_session=True)
     # These have no mark: one works in the directory of the episode, and the other has the pipe alone.
     subprocess.Popen(sleep, start_new_session=True, env={}, cwd=os.environ["HOME"])
