@@ -41,7 +41,7 @@ from arpo.run.warmstart import recordings_of
 from tests.composed import EXPERIMENTS, composed, plain
 
 FILES = sorted(path for folder in (CONF, *STUDIES) for path in folder.rglob("*.yaml"))
-NO_CHOICE = {"", ".", "architecture", "env/base", "experiment", "gpu", "hydra", "requires"}
+NO_CHOICE = {"", ".", "architecture", "env/base", "harness/base", "experiment", "gpu", "hydra", "requires"}
 """Groups of a plan, and those that come with another choice: what a run requires comes with its environment."""
 CHOSEN = {
     f"{group}={name}"
@@ -56,6 +56,8 @@ COMPANIONS = {
     **dict.fromkeys((*IMITATION, "callbacks=sft"), IMITATION),
     **dict.fromkeys((*PREFERENCE, "module=kto", "callbacks=offline"), PREFERENCE),
     "method=mobile_r1": ("env=recorded", "tasks=recorded"),
+    "harness=command": ("harness.argv=[env]",),
+    "harness=function": ("harness.function=tests.rollout.agents.acts",),
 }
 """Choices that do not go without others."""
 
@@ -97,7 +99,7 @@ def test_every_experiment_can_be_run_and_evaluated_of_things_that_exist_with_arg
     check(cfg)
     assert cfg.name == experiment
     # a key without a value would erase a group
-    assert {key for key, value in cfg.items_ex(resolve=False) if value is None} <= {"resume", "warmstart"}
+    assert {key for key, value in cfg.items_ex(resolve=False) if value is None} <= {"resume", "warmstart", "harness"}
     judging = composed(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")
     check(judging)
     assert OmegaConf.select(cfg, "callbacks.evaluation.settings") in (None, judging.evaluation)
@@ -131,7 +133,7 @@ def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_hav
 def test_a_choice_that_means_nothing_changes_nothing(experiment):
     groups = short_choices()
     nothing = [f"{group}={name}" for group in groups for name, node in groups[group].items() if not node]
-    assert len(nothing) == 5
+    assert len(nothing) == 6
     assert plain(composed(f"experiment={experiment}", *nothing)) == plain(composed(f"experiment={experiment}"))
 
 
