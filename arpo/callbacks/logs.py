@@ -134,7 +134,9 @@ class TrajectoryLog(RolloutCallback):
         shown |= {"length": np.array(lengths, dtype=float), "lag": np.array(step_lags(batch), dtype=float)}
         for writer in writers:
             for name, numbers in shown.items():
-                if (known := numbers[np.isfinite(numbers)]).size:  # an episode without a trained token has no advantage
+                if (
+                    known := numbers[np.isfinite(numbers)]
+                ).size:  # an episode without a trained token has no advantage
                     writer.add_histogram(f"train/{name}", known, batch.iteration + 1)
 
     def _writers(self, trainer: L.Trainer, batch: RolloutBatch) -> list[SummaryWriter]:

@@ -15,7 +15,7 @@ TIMEOUT_S = 600.0
 PASSED = ("content-type", "retry-after")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RemotePolicy:
     """A model that agents reach through the endpoint: their requests as they are, but for its name and its key."""
 
@@ -23,7 +23,6 @@ class RemotePolicy:
     """As OpenAI's clients take it, such as `https://host/v1`."""
     model: str
     key: str = field(default="", repr=False)
-    requests: int = 0
 
     async def forward(self, path: str, body: bytes) -> Reply:
         """Pass a request on, and return the reply as it comes.
@@ -37,16 +36,15 @@ class RemotePolicy:
             raise invalid(f"the body must be an object in JSON: {error}") from error
         content = msgspec.json.encode(asked | {"model": msgspec.Raw(msgspec.json.encode(self.model))})
         headers = {"Authorization": f"Bearer {self.key}", "x-api-key": self.key, "anthropic-version": "2023-06-01"}
+        headers["Content-Type"] = "application/json"
         client = httpx.AsyncClient(timeout=TIMEOUT_S)
         address = f"{self.address.rstrip('/').removesuffix('/v1')}{path}"
         request = client.build_request("POST", address, content=content, headers=headers)
-        request.headers["Content-Type"] = "application/json"
         try:
             reply = await client.send(request, stream=True)
         except httpx.HTTPError as error:
             await client.aclose()
             raise EngineError(f"the policy at {self.address} does not answer: {error}") from error
-        self.requests += 1
 
         async def pieces() -> AsyncIterator[bytes]:
             try:

@@ -66,7 +66,6 @@ class Flight:
 
     turns: tuple[Turn, ...]
     stamp: Stamp
-    stream: bool
     task: "asyncio.Task[tuple[Answer, ...]]"
     waiting: int = 0
     """Connections on which the answers are waited for."""
@@ -239,8 +238,8 @@ class Endpoint:
                     if seat.over.is_set():
                         raise _closed()
                     work = partial(self._opened, seat, dialect, body, request.headers)
-                    turns, stamp, stream = await asyncio.get_running_loop().run_in_executor(self._threads, work)
-                    flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp, stream=stream)
+                    turns, stamp = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                    flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp)
                     flight.waiting += 1
                     return Delivery(seat, flight, dialect)
         except RefusedError as refusal:
@@ -259,7 +258,7 @@ class Endpoint:
 
     def _opened(
         self, seat: Seat, dialect: Dialect, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[tuple[Turn, ...], Stamp, bool]:
+    ) -> tuple[tuple[Turn, ...], Stamp]:
         """Read a request and return its turns: those of an earlier one, if it is sent again. Called in a thread."""
         digest = f"{dialect.path} {len(body)} {hash(body)}"  # of this process alone, and much faster than a checksum
         named = headers.get("idempotency-key", "")
@@ -267,19 +266,19 @@ class Endpoint:
         again = named or headers.get("x-stainless-retry-count", "0") != "0"
         kept = seat.session.known(retry_key, digest)
         if kept is not None and (again or self._was_lost(seat, kept.turns)):
-            return kept.turns, kept.stamp, kept.turns[0].ask.stream
+            return kept.turns, kept.stamp
         ask = dialect.parse(body, Reader(seat.pictures, self.limits))
         turns = tuple(seat.session.open(ask, least_version=seat.least_version))
         stamp = Stamp(turns[0].name, int(time.time()), ask.alias, ask.stream_usage)
         seat.session.remember(retry_key, digest, turns, stamp)
-        return turns, stamp, ask.stream
+        return turns, stamp
 
     def _was_lost(self, seat: Seat, turns: Sequence[Turn]) -> bool:
         """Return whether the answers of turns are ready, and the agent that asked was gone before it had them."""
         flight = seat.flights.get(turns[0].name)
         return flight is not None and flight.task.done() and not flight.waiting
 
-    def _begun(self, seat: Seat, turns: tuple[Turn, ...], stamp: Stamp, *, stream: bool) -> Flight:
+    def _begun(self, seat: Seat, turns: tuple[Turn, ...], stamp: Stamp) -> Flight:
         """Return a new flight: of answers that are recorded, or of those that the engine is to give."""
         recorded = seat.session.answers(turns)
 
@@ -288,7 +287,7 @@ class Endpoint:
             return recorded
 
         work = seat.answer(turns) if recorded is None else known()
-        flight = Flight(turns, stamp, stream, asyncio.create_task(work))
+        flight = Flight(turns, stamp, asyncio.create_task(work))
         flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # or asyncio logs it
         if recorded is None:
             seat.flights[turns[0].name] = flight
@@ -361,7 +360,7 @@ class Delivery(Reply):
         """Send the reply; where the agent is gone before, the answers stay undelivered."""
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            reply = self._streamed if self._flight.stream else self._whole
+            reply = self._streamed if self._flight.turns[0].ask.stream else self._whole
             with suppress(AgentGoneError, TimeoutError):
                 await reply(scope, receive, send, gone)
         finally:
