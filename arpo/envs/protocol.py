@@ -106,6 +106,17 @@ class ExecutingEnv(Protocol):
 
 
 @runtime_checkable
+class BrowserEnv(Protocol):
+    """An environment that gives an episode a browser of its own: foreign agents that speak DevTools live on it."""
+
+    def devtools(self) -> str:
+        """Return the address of DevTools, with its key; once, after the reset, and before any step.
+
+        From then on an agent can break what it is judged by: `evaluate` blames it for what cannot be judged.
+        """
+
+
+@runtime_checkable
 class DistractingEnv(Protocol):
     """An environment that knows plausible wrong actions: imperfect demonstrations live on it."""
 

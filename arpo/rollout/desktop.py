@@ -196,11 +196,14 @@ class Desktop:
         self.screenshots[self.screen] = observation.screenshot
 
     def _state(self) -> Response:
+        frame = self._chat.frame(self._observation.width, self._observation.height)
         return JSONResponse(
             {
                 "instruction": self._instruction,
-                "width": self._observation.width,
-                "height": self._observation.height,
+                "width": frame.screen_width,
+                "height": frame.screen_height,
+                "model_width": frame.model_width,
+                "model_height": frame.model_height,
                 "steps_left": self._spec.max_steps - len(self.steps),
                 "ended": self._over.is_set(),
             }

@@ -58,6 +58,8 @@ class Assignment:
     seed: int
     folder: Path
     """An empty directory, which is removed with the episode."""
+    devtools: str = field(default="", repr=False)
+    """The address of the DevTools of the episode's browser, if it has one."""
 
     def variables(self) -> dict[str, str]:
         """Return it as environment variables, those of OpenAI's and Anthropic's own clients among them."""
@@ -74,6 +76,7 @@ class Assignment:
             "ARPO_TASK_ID": self.task_id,
             "ARPO_MAX_STEPS": str(self.max_steps),
             "ARPO_SEED": str(self.seed),
+            "ARPO_DEVTOOLS": self.devtools,
         }
 
 
@@ -86,12 +89,14 @@ class Harness(ABC):
         aliases: The names of the model that there are; `policy` is always there, and any other name is that one.
         max_answers: Answers that an episode may have; another request is refused.
         limit_s: Seconds after which an episode is judged as it stands.
+        devtools: Whether each episode has a browser of its own, which the agent drives by DevTools.
     """
 
     history: History = "template"
     aliases: Sequence[str] = tuple(ALIASES)
     max_answers: AtLeastOne = 100
     limit_s: Positive = 600.0
+    devtools: bool = False
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.aliases if name not in ALIASES]:
@@ -254,6 +259,7 @@ class HarnessPlayer:
         """
         first = await meter.of_env(env.reset(spec.task))
         harness, chat, settings = self.harness, responder.chat, spec.settings
+        devtools = await meter.of_env(env.devtools()) if harness.devtools else ""
         least_version = await may_ask()
         began = asyncio.get_running_loop().time()
         session = Session(
@@ -272,7 +278,7 @@ class HarnessPlayer:
         instruction = first.instruction or spec.task.instruction
         async with self._endpoint.admit(seat) as key, _folder() as folder:
             address = f"http://127.0.0.1:{self._endpoint.port}"
-            given = Assignment(spec.task.id, instruction, address, key, spec.max_steps, spec.seed, folder)
+            given = Assignment(spec.task.id, instruction, address, key, spec.max_steps, spec.seed, folder, devtools)
             reason = await self._play(given, seat.over)
             await desktop.rest()
         if (failure := desktop.failure or seat.failure) is not None:

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.envs.protocol import KnownDesktop
+from arpo.envs.protocol import BrowserEnv, KnownDesktop
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.build import build, engines_sleep, imitates, method_of, rolls_out
@@ -284,6 +284,8 @@ def a_foreign_agent_decides_for_itself(chosen: FlatConfig) -> Iterator[str]:
         yield "rollout.settings.image_window is for harness=own: a foreign agent chooses what it sends; leave it out"
     if chosen["evaluation.protocol"] == "standard":
         yield "evaluation.protocol=standard replaces a response of harness=own: take evaluation.protocol=hard"
+    if chosen["harness.devtools"] and not chosen.kind("env.make_env", BrowserEnv):
+        yield "harness.devtools=true is for environments with a browser: take env=miniwob, or leave it out"
 
 
 NUMBERS: tuple[Rule, ...] = (

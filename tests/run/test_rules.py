@@ -60,6 +60,7 @@ REFUSED = [
     (METHOD, "smoke method=c3po module.objective.budget=3073", "is above the 3072 sampled tokens of a batch: "),
     *((METHOD, f"smoke {FOREIGN} method={name}", "gives credit to steps, and a foreign") for name in ("gigpo", "ppo")),
     (METHOD, f"smoke {FOREIGN} module.objective.estimator=step_grpo", "GRPO gives credit to steps"),
+    (AGENT, f"smoke {FOREIGN} harness.devtools=true", "harness.devtools=true is for environments with a browser"),
     (AGENT, f"smoke {FOREIGN} rollout.settings.image_window=2", "image_window is for harness=own"),
     (AGENT, f"smoke {FOREIGN} evaluation.protocol=standard", "take evaluation.protocol=hard"),
     (UPDATE, "smoke method=ui_tars2 iterations=4", r"critic_warmup=4 leaves none of iterations=4 to"),

@@ -15,10 +15,10 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,9 @@ class Browser:
         self._ids = itertools.count(1)
         self._pending: dict[int, tuple[str, Future[msgspec.Raw]]] = {}
         self._events: dict[tuple[str, str], Future[msgspec.Raw]] = {}
+        self._others: dict[int, msgspec.Raw] = {}
+        """The number of each command that was forwarded, by ours."""
+        self._other: Callable[[bytes], None] | None = None
         self._dead = ""
         with ExitStack() as undo:  # nothing is left of a browser that does not start
             undo.callback(shutil.rmtree, self.profile, ignore_errors=True)
@@ -130,15 +133,35 @@ class Browser:
                 raise EnvError("crash", f"the browser is gone: {self._dead}")
             message["id"] = next(self._ids)
             self._pending[message["id"]] = (session, future)
+        self._write(json.dumps(message).encode())
+        return future
+
+    @contextmanager
+    def shared(self, answer: Callable[[bytes], None]) -> Iterator[None]:
+        """Hand all events, and the answers to what is forwarded, to another client while the block runs."""
+        self._other = answer
+        try:
+            yield
+        finally:
+            self._other = None
+
+    def forward(self, message: str | bytes) -> None:
+        """Send a command of another client, with a number of ours."""
+        command = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
+        with self._lock:
+            number = next(self._ids)
+            self._others[number] = command.get("id", NOTHING)
+        self._write(msgspec.json.encode(command | {"id": number}))
+
+    def _write(self, message: bytes) -> None:
         try:
             with self._write_lock:
-                left = json.dumps(message).encode() + b"\0"
+                left = message + b"\0"
                 while left:
                     left = left[os.write(self._write_fd, left) :]
         except OSError as error:
             self._fail("it closed its pipe")  # the reader may see its end later than the next environment
             raise EnvError("crash", f"the browser closed its pipe: {error}") from error
-        return future
 
     def event(self, session: str, name: str) -> "Future[msgspec.Raw]":
         """Return the future of the next event of this name in this session; ask before causing it."""
@@ -191,16 +214,27 @@ class Browser:
         try:
             while chunk := os.read(self._read_fd, 1 << 20):
                 for message in _messages(buffer, chunk):
-                    self._dispatch(decoded(message, _Message, "DevTools", fault="crash"))
+                    read = decoded(message, _Message, "DevTools", fault="crash")
+                    if (other := self._other) is not None and (read.id is None or read.id in self._others):
+                        other(self._with_its_number(message, read.id))
+                    self._dispatch(read)
         except (EnvError, OSError) as error:
             reason = str(error)
         os.close(self._read_fd)
         self.kill(reason)  # a browser that lives on would not be read
         _reaped(self.pid)
 
+    def _with_its_number(self, message: bytes, number: int | None) -> bytes:
+        if number is None:
+            return message
+        answer = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
+        return msgspec.json.encode(answer | {"id": self._others[number]})
+
     def _dispatch(self, message: _Message) -> None:
         if message.id is not None:
             with self._lock:
+                if self._others.pop(message.id, None) is not None:
+                    return
                 _, future = self._pending.pop(message.id, ("", Future()))
             if message.result is ABSENT:
                 said = bytes(message.error)[:500].decode(errors="replace")

@@ -9,17 +9,21 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
 from arpo.bounds import AtLeastOne, Positive, checked
+from arpo.envs.miniwob.chromium import ChromiumError
 from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.miniwob.tab import Geometry, Tab
-from arpo.envs.miniwob.tabs import loaded_tabs
+from arpo.envs.miniwob.tabs import LoadedTabs, loaded_tabs
 from arpo.envs.miniwob.tasks import known_pages, pages_directory
 from arpo.envs.protocol import KnownDesktop, StepResult
-from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
+from arpo.errors import BlamedError, ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
+
+if TYPE_CHECKING:
+    from arpo.envs.miniwob.devtools import DevTools
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +75,13 @@ class MiniWobEnv(KnownDesktop):
         pages_directory()
         self._reset_timeout_s = reset_timeout_s
         self._step_timeout_s = step_timeout_s
-        self._tabs = loaded_tabs(find_chromium(executable), self._geometry, renderers)
+        chromium = find_chromium(executable)
+        self._tabs = loaded_tabs(chromium, self._geometry, renderers)
         self._tabs.join(tabs)
         self._share = tabs
+        self._own_tabs = LoadedTabs(chromium, self._geometry, renderers)
+        self._lender = self._tabs  # of the episode's tab
+        self._devtools: DevTools | None = None
         self._tab: Tab | None = None
         self._sound = False  # whether the last call on the tab came to its end
         self._episode: tuple[Tab, Observation] | None = None  # with what is to be seen now
@@ -91,8 +99,32 @@ class MiniWobEnv(KnownDesktop):
         if self._closed:
             raise EnvError("reset", "the environment is closed")
         self._let_go()
-        with env_boundary("reset", task.id):
-            tab = self._tab = self._tabs.take(page, self._reset_timeout_s)
+        self._task = task
+        return self._begin(self._tabs, page, seed)
+
+    def devtools(self) -> str:
+        """Begin the task again in a browser of its own, for an agent that speaks DevTools, and return their address.
+
+        There the page's time goes on by itself. The page's reward is a variable that a script can set: an agent must
+        not run scripts of the policy.
+        """
+        from arpo.envs.miniwob.devtools import DevTools  # with a server of WebSockets, which other episodes do without
+
+        self._running("reset")
+        self._let_go()
+        self._begin(self._own_tabs, *_page_and_seed(self._task))
+        tab, _ = self._running("reset")
+        with env_boundary("reset", f"{tab.page}: DevTools"):
+            deadline = time.monotonic() + self._step_timeout_s
+            tab.close_others(deadline)
+            tab.evaluate("arpo.flow()", deadline, object)
+            self._devtools = DevTools(tab.browser)
+        return self._devtools.address
+
+    def _begin(self, tabs: LoadedTabs, page: str, seed: int) -> Observation:
+        self._lender = tabs
+        with env_boundary("reset", f"{page} {seed}"):
+            tab = self._tab = tabs.take(page, self._reset_timeout_s)
             deadline = time.monotonic() + self._reset_timeout_s
             width, height = self._geometry.viewport  # the far corner: nothing that was hovered before may be now
             tab.dispatch(tab.devices.release(width - 1.0, height - 1.0), deadline)
@@ -127,7 +159,13 @@ class MiniWobEnv(KnownDesktop):
 
     def evaluate(self) -> float:
         """Return 1 if the page says that its task is solved, else 0."""
-        self._running("evaluate")
+        tab, _ = self._running("evaluate")
+        if self._devtools is not None:
+            try:
+                deadline = time.monotonic() + self._step_timeout_s
+                _, self.raw_reward = tab.evaluate("arpo.advance(0)", deadline, tuple[bool, float])
+            except (EnvError, ChromiumError) as error:  # with DevTools, an agent can break its browser
+                raise BlamedError("destroyed", f"the agent's browser does not answer: {error}") from error
         return 1.0 if self.raw_reward >= SUCCESS else 0.0
 
     def solve(self) -> Iterator[Action]:
@@ -160,10 +198,13 @@ class MiniWobEnv(KnownDesktop):
     def _let_go(self) -> None:
         """End the episode: its tab is for others, or is closed where it may show anything."""
         tab, self._tab, self._episode = self._tab, None, None
+        if self._devtools is not None:
+            self._devtools.close()
+            self._devtools, self._sound = None, False
         if tab is not None and self._sound:
-            self._tabs.give(tab)
+            self._lender.give(tab)
         elif tab is not None:
-            self._tabs.close(tab)
+            self._lender.close(tab)
         self._sound = False
 
     def _running(self, kind: str) -> tuple[Tab, Observation]:

@@ -105,6 +105,15 @@ class _Answer(msgspec.Struct):
     exceptionDetails: _Thrown | None = None  # noqa: N815
 
 
+class _Target(msgspec.Struct):
+    targetId: str  # noqa: N815
+    type: str
+
+
+class _Targets(msgspec.Struct):
+    targetInfos: list[_Target]  # noqa: N815
+
+
 class Tab:
     """One tab of a browser. Calls take a deadline in `time.monotonic` seconds."""
 
@@ -149,6 +158,13 @@ class Tab:
         """Return the screen as PNG."""
         answer = self._call("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True}, deadline)
         return self._geometry.frame(base64.b64decode(answer.data))
+
+    def close_others(self, deadline: float) -> None:
+        """Close all tabs of the browser but this one, such as the empty one that it starts with."""
+        answer = self.browser.call("Target.getTargets", timeout_s=max(0.0, deadline - time.monotonic()))
+        for target in decoded(answer, _Targets, "Target.getTargets", fault="step").targetInfos:
+            if target.type == "page" and target.targetId != self._target:
+                self.browser.send("Target.closeTarget", {"targetId": target.targetId})
 
     def close(self) -> None:
         """Close the tab; never raises."""

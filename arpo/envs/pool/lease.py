@@ -68,6 +68,10 @@ class LeasedEnv:
         """Return the task reward in [0, 1]."""
         return cast(float, await self.call("evaluate"))
 
+    async def devtools(self) -> str:
+        """Start a browser of the episode's own and return the address of its DevTools."""
+        return cast(str, await self.call("devtools"))
+
     async def execute(self, command: str | Sequence[str], *, shell: bool) -> Execution | None:
         """Run a program on the desktop; None where the environment runs none."""
         return cast(Execution | None, await self.call("execute", command, shell))

@@ -77,6 +77,7 @@ class EnvPool:
             "reset": reset_timeout_s,
             "step": step_timeout_s,
             "evaluate": evaluate_timeout_s,
+            "devtools": reset_timeout_s,
             "execute": step_timeout_s,
             "look": step_timeout_s,
             "next_solution": step_timeout_s,

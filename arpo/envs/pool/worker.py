@@ -15,7 +15,15 @@ from typing import Literal, Protocol
 from typing_extensions import override
 
 from arpo.agent.actions import Action
-from arpo.envs.protocol import DesktopEnv, DistractingEnv, ExecutingEnv, Execution, SolvableEnv, StepResult
+from arpo.envs.protocol import (
+    BrowserEnv,
+    DesktopEnv,
+    DistractingEnv,
+    ExecutingEnv,
+    Execution,
+    SolvableEnv,
+    StepResult,
+)
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ArpoError, BlamedError, ConfigError, EnvError, env_boundary
 from arpo.host.threads import DaemonThread
@@ -23,7 +31,18 @@ from arpo.types import Observation, Task
 
 log = logging.getLogger(__name__)
 
-Method = Literal["build", "reset", "step", "evaluate", "execute", "look", "next_solution", "distractors", "close"]
+Method = Literal[
+    "build",
+    "reset",
+    "devtools",
+    "step",
+    "evaluate",
+    "execute",
+    "look",
+    "next_solution",
+    "distractors",
+    "close",
+]
 
 WORKER_VARIABLE = "ARPO_WORKER"
 """Marks the processes that the environments of one worker start, such as browsers."""
@@ -160,6 +179,14 @@ class HostedEnv:
         if not 0.0 <= reward <= 1.0:
             raise EnvError("evaluate", f"the task reward must be in [0, 1], the checker gave {reward}")
         return reward
+
+    def devtools(self) -> str:
+        """Start a browser of the episode's own and return the address of its DevTools."""
+        env = self._built()
+        if not isinstance(env, BrowserEnv):
+            raise ConfigError(f"{type(env).__name__} has no browser: take env=miniwob or harness.devtools=false")
+        with _before_the_agent("DevTools"):
+            return env.devtools()
 
     def execute(self, command: str | Sequence[str], shell: bool) -> Execution | None:
         """Run a program on the desktop; None where the environment runs none."""
