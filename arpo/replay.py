@@ -155,8 +155,10 @@ class ReplayBuffer:
         self._random.setstate((version, tuple(internal), gauss))
 
     def is_worth_replaying(self, trajectory: Trajectory) -> bool:
-        """Return whether the buffer would store a trajectory."""
-        return is_worth_replaying(trajectory, threshold=self.success_threshold, format_weight=self.format_weight)
+        """Return whether the buffer would store a trajectory: one of which an update can learn, or a script's."""
+        learned = trajectory.action_tokens > 0 or not trajectory.exchanges
+        worth = is_worth_replaying(trajectory, threshold=self.success_threshold, format_weight=self.format_weight)
+        return learned and worth
 
     def _place(self, members: Sequence[Trajectory]) -> int:
         """Return the position of a replayed success: that of the member it replaces, or the one after the last."""

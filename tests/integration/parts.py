@@ -22,6 +22,7 @@ from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.replay import ReplayBuffer
+from arpo.rollout.harness import Harness
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import RequestRule, ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
@@ -102,6 +103,7 @@ def train(
     group_size: RequestRule | None = None,
     max_steps: RequestRule | None = None,
     resume: Path | None = None,
+    harness: Harness | None = None,
 ) -> Recorder:
     """Train for real and record each iteration; `replay` is a switch, or the callback itself.
 
@@ -115,6 +117,7 @@ def train(
         Prompt.compact(),
         TrajectoryStore(directory / "trajectories"),
         settings,
+        harness,
     )
     collector = RolloutCollector(runtime)
     recorder = Recorder()

@@ -1,10 +1,14 @@
 """Replay and DART's curation through Trainer.fit: what makes GRPO into ARPO and what does not."""
 
+import sys
+
 import pytest
 import torch
 
 from arpo.rollout.curation.requests import DynamicRolloutNumber, DynamicTrajectoryLength
+from arpo.rollout.harness import Command
 from tests.integration.parts import GROUP_SIZE, TASKS
+from tests.rollout.agents import OWN_LOOP
 
 
 def at_first(version: int, seed: int) -> str:
@@ -47,6 +51,15 @@ def test_with_replay_the_same_iteration_learns_from_the_successes_of_the_one_bef
     assert run.metrics[1]["train/grad_norm"] > 0
     assert run.changed(1) == set(run.weights[0])  # every single parameter
     assert run.steps == [2, 4]
+
+
+@pytest.mark.parametrize(("model", "injected"), [("policy", len(TASKS)), ("helper", 0)])
+def test_a_success_of_a_foreign_agent_is_replayed_if_an_update_can_learn_from_it(learn, model, injected):
+    argv = ["env", f"ARPO_MODEL={model}", sys.executable, "-S", "-E", str(OWN_LOOP)]
+    run = learn(at_first, replay=True, harness=Command(argv=argv))
+    assert [metrics["group/all_failed"] for metrics in run.metrics] == [0.0, 1.0]
+    assert run.metrics[1]["replay/injected"] == injected
+    assert bool(run.metrics[0]["replay/size"]) == bool(run.changed(1)) == bool(injected)
 
 
 @pytest.mark.parametrize(("mood", "iterations"), [(at_first, 1), (never, 3), (always_some, 3)])
