@@ -4,15 +4,20 @@ import asyncio
 import logging
 import sys
 import tempfile
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import psutil
 import pytest
 
 from arpo.agent.actions import Finished
 from arpo.agent.prompt import Prompt
+from arpo.agent.ui_tars import render_response
 from arpo.endpoint.server import Endpoint
 from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.miniwob.env import MiniWobEnv
+from arpo.envs.miniwob.tasks import miniwob_task
 from arpo.envs.protocol import Execution
 from arpo.errors import ConfigError, DesktopDestroyedError, EngineError, EnvError, HarnessError
 from arpo.host.processes import LABEL_VARIABLE
@@ -24,6 +29,7 @@ from arpo.rollout.harness import Command, Function, HarnessPlayer
 from arpo.rollout.runtime import sampling_fingerprint
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Outcome
+from tests.browser import needs_chromium
 from tests.inference.scripted import ScriptedEngine
 from tests.rollout import agents
 from tests.rollout.support import DirectEnv, red_clicker
@@ -67,15 +73,12 @@ def play(chat, agent, *, spec=SPEC, desktop=None, engine=None, meter=None, endpo
     return trajectory
 
 
-def own(chat, *, spec=SPEC, engine=None):
+def own(chat, *, spec=SPEC, desktop=None, engine=None):
     responder = Responder(engine or ScriptedEngine(chat, red_clicker(chat)), chat, Prompt.compact())
-    return asyncio.run(run_episode(spec, DirectEnv(FakeDesktop()), responder, Meter()))
+    return asyncio.run(run_episode(spec, DirectEnv(desktop or FakeDesktop()), responder, Meter()))
 
 
-@pytest.mark.parametrize("kind", ["click", "sequence"])
-def test_the_own_loop_over_http_has_the_record_of_the_own_loop_in_process(chat, kind):
-    spec = replace(SPEC, task=fake_tasks(1, seed=3, kinds=[kind])[0])
-    here, there = own(chat, spec=spec), play(chat, OWN_LOOP, spec=spec)
+def assert_same_record(here, there, chat):
     for one, other in zip(here.exchanges, there.exchanges, strict=True):
         assert (one.parent, one.added_ids, one.pictures) == (other.parent, other.added_ids, other.pictures)
         assert one.response_ids == other.response_ids
@@ -85,6 +88,35 @@ def test_the_own_loop_over_http_has_the_record_of_the_own_loop_in_process(chat, 
     ]
     assert (here.outcome, here.task_reward, here.screenshots) == (there.outcome, there.task_reward, there.screenshots)
     assert [len(each) for each in tokenize(here, chat)] == [len(each) for each in tokenize(there, chat)]
+
+
+@pytest.mark.parametrize("kind", ["click", "sequence"])
+def test_the_own_loop_over_http_has_the_record_of_the_own_loop_in_process(chat, kind):
+    spec = replace(SPEC, task=fake_tasks(1, seed=3, kinds=[kind])[0])
+    assert_same_record(own(chat, spec=spec), play(chat, OWN_LOOP, spec=spec), chat)
+
+
+@pytest.mark.browser
+@needs_chromium
+@pytest.mark.parametrize("page", ["click-collapsible", "enter-text", "login-user"])
+def test_on_web_pages_too_the_own_loop_over_http_has_the_record_of_the_own_loop_in_process(chat, page):
+    spec = replace(SPEC, task=miniwob_task(page, 1001), settings=replace(SETTINGS, max_steps=8))
+    with closing(MiniWobEnv()) as env:
+        shown, said = env.reset(spec.task), []
+        frame = chat.frame(shown.width, shown.height)
+        for action in env.solve():
+            said.append(render_response(frame.to_model(action)))
+            env.step(action)
+        solver = ScriptedEngine(chat, lambda request: said[len(request.images) - 1])
+        here, there = (
+            by(desktop=env)
+            for by in (
+                partial(own, chat, spec=spec, engine=solver),
+                partial(play, chat, OWN_LOOP, spec=spec, engine=solver),
+            )
+        )
+    assert_same_record(here, there, chat)
+    assert (here.task_reward, len(here.steps)) == (1.0, len(said))
 
 
 @pytest.mark.slow
