@@ -30,7 +30,7 @@ from arpo.endpoint.conversation import Answer, Stamp
 from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.session import UNHONOURED, Session, Turn
 from arpo.endpoint.wire import messages, openai
-from arpo.endpoint.wire.common import Limits, Pictures, Reader, models, status_of
+from arpo.endpoint.wire.common import Limits, Pictures, Reader, invalid, models, status_of
 from arpo.endpoint.wire.dialects import DIALECTS, Dialect
 from arpo.errors import EngineError, RefusedError
 from arpo.inference.engine import GenerateRequest, Response
@@ -79,6 +79,8 @@ class Seat:
     generate: Generate
     least_version: int = 0
     """The oldest policy version that may answer."""
+    strict: bool = False
+    """Whether requests with options that would have no effect are refused."""
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     """What its key opens beside the model, by path."""
     failure: Exception | None = None
@@ -268,6 +270,11 @@ class Endpoint:
         if kept is not None and (again or self._was_lost(seat, kept.turns)):
             return kept.turns, kept.stamp
         ask = dialect.parse(body, Reader(seat.pictures, self.limits))
+        if seat.strict and ask.unhonoured:
+            names = ", ".join(sorted({option[:40] for option in ask.unhonoured})[:AT_ONCE])
+            raise invalid(
+                f"sampling is the run's, without effect of {names}: leave it out, or set harness.strict=false"
+            )
         turns = tuple(seat.session.open(ask, least_version=seat.least_version))
         stamp = Stamp(turns[0].name, int(time.time()), ask.alias, ask.stream_usage)
         seat.session.remember(retry_key, digest, turns, stamp)

@@ -90,6 +90,7 @@ class Harness(ABC):
         max_answers: Answers that an episode may have; another request is refused.
         limit_s: Seconds after which an episode is judged as it stands.
         devtools: Whether each episode has a browser of its own, which the agent drives by DevTools.
+        strict: Whether options of a request that would have no effect are refused; otherwise they are counted.
     """
 
     history: History = "template"
@@ -97,6 +98,7 @@ class Harness(ABC):
     max_answers: AtLeastOne = 100
     limit_s: Positive = 600.0
     devtools: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.aliases if name not in ALIASES]:
@@ -272,7 +274,9 @@ class HarnessPlayer:
             budgets=Budgets(harness.max_answers, harness.max_answers * settings.max_tokens),
             aliases={name: ALIASES[name] for name in harness.aliases},
         )
-        seat = Seat(session, lambda request: meter.of_engine(responder.respond(request)), least_version)
+        seat = Seat(
+            session, lambda request: meter.of_engine(responder.respond(request)), least_version, harness.strict
+        )
         desktop = Desktop(env, spec, first, chat=chat, prompt=responder.prompt, meter=meter, over=seat.over)
         seat.handlers = desktop.handlers(self._endpoint)
         instruction = first.instruction or spec.task.instruction

@@ -92,6 +92,14 @@ async def misbehaves(given):
             SEEN.append((await web.post("/act", content=body)).status_code)
 
 
+async def chooses(given):
+    """Set options that are the run's, in two dialects."""
+    await ask(given)
+    async with client(given) as web:
+        for path, option in (("chat/completions", {"temperature": 0.1, "seed": 1}), ("messages", {"top_k": 1})):
+            SEEN.append(await web.post(f"/v1/{path}", json={**HI, "max_tokens": 9, **option}))
+
+
 async def exits(given):
     await ask(given)
     sys.exit("I have finished.")

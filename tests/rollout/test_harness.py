@@ -198,6 +198,16 @@ def test_an_agent_may_ask_for_as_many_answers_as_there_are_and_is_judged_all_the
     assert set(agents.SEEN[3:]) == {429}
 
 
+def test_options_without_effect_are_refused_by_name_where_that_is_wanted(chat):
+    assert len(play(chat, function("chooses")).exchanges) == 3
+    assert len(play(chat, function("chooses", strict=True)).exchanges) == 1
+    one, other = (reply.json()["error"] for reply in agents.SEEN)
+    assert [reply.status_code for reply in agents.SEEN] == [400, 400]
+    assert (one["type"], other["type"], other.keys()) == (*["invalid_request_error"] * 2, {"type", "message"})
+    assert "of seed, temperature: leave it out, or set harness.strict=false" in one["message"]
+    assert "of top_k:" in other["message"]
+
+
 # --- the desktop ----------------------------------------------------------------------------------------------------
 
 
