@@ -26,7 +26,7 @@ KEEP = "callbacks.checkpoint.keep=99"
 """Every checkpoint of a smoke run stays, so that a shorter run can be compared with it."""
 
 NOT_COMPARED = (
-    *("time/", "env/", "rollout/resumed_episodes", "rollout/retried_episodes"),
+    *("time/", "env/", "harness/", "rollout/resumed_episodes", "rollout/retried_episodes"),
     *("engine/tokens_per_s", "engine/steps", "engine/in_flight", "engine/waiting"),
     *("engine/prompt_cached", "engine/pictures_cached", "engine/check_s"),
 )
