@@ -36,6 +36,8 @@ LEAVING_S = 5.0
 """The time that an agent has to end by itself once its episode has ended."""
 LAST_WORDS = 4096
 """Bytes that are kept of what a program prints."""
+PAUSE_S = 0.01
+"""Between two looks at what a program prints, so that one that prints without end waits, and no other one."""
 SILENCE_S = 1.0
 """The time for what a program has printed to come through, once it and all that is known to be of it have ended."""
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", LABEL_VARIABLE)
@@ -177,8 +179,9 @@ async def _listen(pipe: int, said: bytearray) -> None:
     protocol, loop = asyncio.StreamReaderProtocol(printed), asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(pipe, "rb"))
     try:
-        while chunk := await printed.read(2**16):
+        while chunk := await printed.read(2**18):
             said[:] = (said + chunk)[-LAST_WORDS:]
+            await asyncio.sleep(PAUSE_S)
     finally:
         transport.close()
 
@@ -234,6 +237,18 @@ class Function(Harness):
 
     @override
     async def play(self, assignment: Assignment) -> str:
+        playing = asyncio.create_task(self._played(assignment))
+        try:
+            await asyncio.wait((playing,))
+        finally:
+            playing.cancel()
+            await asyncio.wait((playing,), timeout=LEAVING_S)
+            if not playing.done():
+                log.error("%s goes on after its episode: let asyncio.CancelledError pass in it", self.function)
+                asyncio._unregister_task(playing)  # or the end of the event loop would wait for it
+        return await playing
+
+    async def _played(self, assignment: Assignment) -> str:
         function = cast(Callable[[Assignment], Awaitable[object]], pydoc.locate(self.function))
         try:
             await function(assignment)

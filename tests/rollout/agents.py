@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -38,6 +39,14 @@ async def dies(given):
 async def hangs(given):
     await ask(given)
     await asyncio.sleep(600)
+
+
+async def stays(given):
+    """Go on whoever cancels it."""
+    await ask(given)
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
 
 
 async def insists(given):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 import tempfile
+import time
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from arpo.inference.hf import HfEngine
 from arpo.models.tokenization import check_exchanges, tokenize
 from arpo.rollout import harness
 from arpo.rollout.episode import EpisodeSpec, Meter, Responder, at_once, run_episode
-from arpo.rollout.harness import Command, Function, HarnessPlayer
+from arpo.rollout.harness import Assignment, Command, Function, HarnessPlayer
 from arpo.rollout.runtime import sampling_fingerprint
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Outcome
@@ -168,6 +169,15 @@ def test_an_agent_without_an_end_is_ended_and_judged(chat):
     assert (trajectory.outcome, trajectory.task_reward) == (Outcome.MAX_STEPS, 0.0)
 
 
+@pytest.mark.timeout(30)
+def test_a_function_that_cannot_be_cancelled_holds_up_neither_its_episode_nor_the_end_of_the_loop(
+    chat, caplog, monkeypatch
+):
+    monkeypatch.setattr(harness, "LEAVING_S", 0.2)
+    assert play(chat, function("stays", limit_s=0.5)).outcome is Outcome.MAX_STEPS
+    assert "agents.stays goes on after its episode: let asyncio.CancelledError pass" in caplog.text
+
+
 def test_the_desktop_performs_as_many_steps_as_there_are_and_refuses_the_rest(chat):
     trajectory = play(chat, function("acts"))
     assert (trajectory.outcome, len(trajectory.steps)) == (Outcome.MAX_STEPS, 4)
@@ -302,6 +312,14 @@ def test_a_program_is_ended_with_its_children_and_gets_no_variable_of_ours_but_t
     (escaped,) = (each for each in left if each.info["cmdline"] == ["sleep", "61"])
     escaped.kill()  # nothing shows it to be of the program, and nothing waits for it
     assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_prints_without_end_waits_and_its_last_words_are_kept(tmp_path):
+    flood = "import os\nfor _ in range(32): os.write(1, b'x' * 2**20)\nos.write(1, b'\\nwell')\nos._exit(3)"
+    given = Assignment("t", "do", "http://127.0.0.1:1", "k", 1, 1, tmp_path)
+    began = time.monotonic()
+    assert asyncio.run(Command(argv=[sys.executable, "-S", "-c", flood]).play(given)) == "it ended with 3: well"
+    assert time.monotonic() - began > 0.5  # some 20 MB a second
 
 
 @pytest.mark.parametrize(
