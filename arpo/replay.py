@@ -157,8 +157,8 @@ class ReplayBuffer:
     def is_worth_replaying(self, trajectory: Trajectory) -> bool:
         """Return whether the buffer would store a trajectory: one of which an update can learn, or a script's."""
         learned = trajectory.action_tokens > 0 or not trajectory.exchanges
-        worth = is_worth_replaying(trajectory, threshold=self.success_threshold, format_weight=self.format_weight)
-        return learned and worth
+        how = {"threshold": self.success_threshold, "format_weight": self.format_weight}
+        return learned and is_worth_replaying(trajectory, **how)
 
     def _place(self, members: Sequence[Trajectory]) -> int:
         """Return the position of a replayed success: that of the member it replaces, or the one after the last."""

@@ -272,9 +272,7 @@ class Endpoint:
         ask = dialect.parse(body, Reader(seat.pictures, self.limits))
         if seat.strict and ask.unhonoured:
             names = ", ".join(sorted({option[:40] for option in ask.unhonoured})[:AT_ONCE])
-            raise invalid(
-                f"sampling is the run's, without effect of {names}: leave it out, or set harness.strict=false"
-            )
+            raise invalid(f"without effect, as sampling is the run's: {names}; leave out, or set harness.strict=false")
         turns = tuple(seat.session.open(ask, least_version=seat.least_version))
         stamp = Stamp(turns[0].name, int(time.time()), ask.alias, ask.stream_usage)
         seat.session.remember(retry_key, digest, turns, stamp)

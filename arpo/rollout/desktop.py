@@ -95,13 +95,8 @@ class Desktop:
                     self._over.set()
             return await screen(request, seat)
 
-        return {
-            "task": task,
-            "screen": screen,
-            "act": reading(_Act, self._act),
-            "screenshot": screenshot,
-            "execute": reading(_Execute, self._execute),
-        }
+        acting = {"act": reading(_Act, self._act), "execute": reading(_Execute, self._execute)}
+        return {"task": task, "screen": screen, "screenshot": screenshot, **acting}
 
     async def rest(self) -> None:
         """End the agent's part: wait for what is being done, of which nothing more begins."""
@@ -197,14 +192,7 @@ class Desktop:
 
     def _state(self) -> Response:
         frame = self._chat.frame(self._observation.width, self._observation.height)
-        return JSONResponse(
-            {
-                "instruction": self._instruction,
-                "width": frame.screen_width,
-                "height": frame.screen_height,
-                "model_width": frame.model_width,
-                "model_height": frame.model_height,
-                "steps_left": self._spec.max_steps - len(self.steps),
-                "ended": self._over.is_set(),
-            }
-        )
+        size = {"width": frame.screen_width, "height": frame.screen_height}
+        size |= {"model_width": frame.model_width, "model_height": frame.model_height}
+        left = {"steps_left": self._spec.max_steps - len(self.steps), "ended": self._over.is_set()}
+        return JSONResponse({"instruction": self._instruction, **size, **left})

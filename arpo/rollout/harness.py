@@ -41,8 +41,7 @@ PAUSE_S = 0.01
 SILENCE_S = 1.0
 """The time for what a program has printed to come through, once it and all that is known to be of it have ended."""
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", LABEL_VARIABLE)
-"""The variables of this process that a program gets: no credentials are among them. By the label it is found and ended
-where this process is killed."""
+"""The variables of this process that a program gets, no credentials; by the label it is found if this is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +288,9 @@ class HarnessPlayer:
             budgets=Budgets(harness.max_answers, harness.max_answers * settings.max_tokens),
             aliases={name: ALIASES[name] for name in harness.aliases},
         )
-        seat = Seat(
-            session, lambda request: meter.of_engine(responder.respond(request)), least_version, harness.strict
-        )
+        seat = Seat(session, lambda request: meter.of_engine(responder.respond(request)), least_version)
         desktop = Desktop(env, spec, first, chat=chat, prompt=responder.prompt, meter=meter, over=seat.over)
-        seat.handlers = desktop.handlers(self._endpoint)
+        seat.handlers, seat.strict = desktop.handlers(self._endpoint), harness.strict
         instruction = first.instruction or spec.task.instruction
         async with self._endpoint.admit(seat) as key, _folder() as folder:
             address = f"http://127.0.0.1:{self._endpoint.port}"
@@ -309,10 +306,9 @@ class HarnessPlayer:
             log.info("the agent of episode %s: %s", spec.id, reason)
         outcome = desktop.outcome or (Outcome.MAX_STEPS if reason == _TIME_IS_UP else Outcome.FINISHED)
         outcome, reward = await judge(outcome, spec, env, meter)
+        said = [chat.decode(each.response_ids) for each in exchanges]
         steps = tuple(
-            step
-            if step.response or step.exchange is None
-            else replace(step, response=chat.decode(exchanges[step.exchange].response_ids))
+            step if step.exchange is None else replace(step, response=step.response or said[step.exchange])
             for step in desktop.steps
         )
         return Trajectory(

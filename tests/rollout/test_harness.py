@@ -214,8 +214,8 @@ def test_options_without_effect_are_refused_by_name_where_that_is_wanted(chat):
     one, other = (reply.json()["error"] for reply in agents.SEEN)
     assert [reply.status_code for reply in agents.SEEN] == [400, 400]
     assert (one["type"], other["type"], other.keys()) == (*["invalid_request_error"] * 2, {"type", "message"})
-    assert "of seed, temperature: leave it out, or set harness.strict=false" in one["message"]
-    assert "of top_k:" in other["message"]
+    assert "run's: seed, temperature; leave out, or set harness.strict=false" in one["message"]
+    assert ": top_k;" in other["message"]
 
 
 # --- the desktop ----------------------------------------------------------------------------------------------------
