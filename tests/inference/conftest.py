@@ -1,5 +1,6 @@
 """Requests with screenshots, and the trainer's side of every comparison: a plain transformers forward pass."""
 
+import gc
 import io
 from functools import cache, partial
 from pathlib import Path
@@ -116,6 +117,7 @@ def start(tiny_model, closing):
         if engine is not HfEngine:
             on_a_cpu_by_vllm(path)
             look_for_kernels_once()
+            keep_imports_from_collections()
             options = {"max_images": 4, "kv_cache_gb": 0.125} | options
         make_engine = partial(engine, path, max_model_len=512, **options)
         return closing(FleetEngine(make_engine) if fleet else make_engine())
@@ -129,6 +131,20 @@ def look_for_kernels_once():
     from vllm.platforms.cpu import CpuPlatform
 
     CpuPlatform.register_triton_kernel_overrides = staticmethod(cache(CpuPlatform.register_triton_kernel_overrides))
+
+
+@cache
+def keep_imports_from_collections():
+    """Let the collections of garbage at each start and end of vLLM look at no module, which takes most of their time.
+
+    What an engine made is not frozen with them: it is collected when the engine has ended.
+    """
+    from vllm.v1.engine import core
+    from vllm.v1.worker import cpu_worker  # noqa: F401 - which imports what computes a model
+
+    gc.collect()
+    gc.freeze()
+    gc.unfreeze = core.freeze_gc_heap = lambda: None
 
 
 def on_a_cpu_by_vllm(path):
