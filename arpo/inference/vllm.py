@@ -1,5 +1,6 @@
 """An engine that is vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
 
+import gc
 import io
 import json
 import logging
@@ -182,6 +183,7 @@ class VllmEngine(ThreadedEngine):
             from vllm.v1.engine.llm_engine import LLMEngine
 
             RAY.wait_for_start()  # the import, which takes longest, may go on beside it
+            gc.freeze()  # each start collects garbage three times, and would look at all that was imported
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._arguments))
         self._stamp(0)
         torch.set_num_threads = set_num_threads

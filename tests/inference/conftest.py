@@ -144,7 +144,7 @@ def keep_imports_from_collections():
 
     gc.collect()
     gc.freeze()
-    gc.unfreeze = core.freeze_gc_heap = lambda: None
+    gc.freeze = gc.unfreeze = core.freeze_gc_heap = lambda: None
 
 
 def on_a_cpu_by_vllm(path):
