@@ -112,6 +112,9 @@ def test_a_program_that_breaks_its_browser_is_judged_to_have_failed_and_harms_no
         with connect(env.devtools()) as line:
             client = Client(line)
             BREAKS[breaks](client)
+            if breaks != "closes its browser":  # what is said later has passed on what was said before
+                client.session = ""
+                client("Browser.getVersion")
             with pytest.raises(BlamedError, match="the agent's browser does not answer"):
                 env.evaluate()
         env.reset(TASK)
