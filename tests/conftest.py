@@ -73,13 +73,20 @@ TINY_CORPUS = (
 )
 
 
+SECONDS = {"slow": 20.0, "engine": 6.0, "ray": 6.0, "docker": 4.0, "browser": 2.0}
+"""About how long a test with a mark takes; one without any takes about 0.1."""
+
+
+@pytest.hookimpl(trylast=True)  # after the choice of marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let files start first whose tests may take longest: at the end they would leave processes of pytest idle."""
+    """Let files start first that take longest: at the end they would leave processes of pytest idle."""
     longest: dict[Path, float] = defaultdict(float)
+    whole: dict[Path, float] = defaultdict(float)
     for item in items:
         for mark in item.iter_markers("timeout"):
             longest[item.path] = max(longest[item.path], mark.args[0])
-    items.sort(key=lambda item: -longest[item.path])
+        whole[item.path] += max([0.1, *(SECONDS.get(mark.name, 0.0) for mark in item.iter_markers())])
+    items.sort(key=lambda item: (-longest[item.path], -whole[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:
