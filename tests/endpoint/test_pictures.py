@@ -121,6 +121,20 @@ def test_a_known_picture_is_not_decoded_again_and_the_oldest_is_forgotten():
     assert known.decoded == 4
 
 
+def lit(gamma):
+    """A PNG whose pixels and length are those of any other of them."""
+    chunk = b"gAMA" + gamma.to_bytes(4, "big")
+    return PNG[:33] + (4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big") + PNG[33:]
+
+
+def test_pictures_of_one_length_and_one_end_are_told_apart_and_take_the_place_of_one():
+    one, two, other = lit(1), lit(2), screenshot(1, 40, 30)[1]
+    known = Pictures(most_bytes=sum(len(shot) + len(url(shot)) for shot in (one, other)))
+    given = [other, *[one, two] * 4, other]
+    assert [taken("chat", url(shot), reader(known)).png for shot in given] == given
+    assert known.decoded == 9
+
+
 def test_many_threads_share_what_is_known():
     known, shots = Pictures(), [url(screenshot(n, 40, 30)[1]) for n in range(4)]
     with ThreadPoolExecutor(8) as pool:

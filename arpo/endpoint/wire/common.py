@@ -1,6 +1,5 @@
 """The parts that all dialects share: kinds of refusals, limits of a request, fields and their types, pictures."""
 
-import base64
 import binascii
 import hashlib
 import io
@@ -12,6 +11,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
+import pybase64
 from PIL import Image
 
 from arpo.agent.actions import MAX_RATIO
@@ -190,7 +190,8 @@ class Pictures:
 
     most_bytes: int = 256 * 2**20
     """Of PNGs and of the texts that they came as."""
-    _known: OrderedDict[str, Picture] = field(default_factory=OrderedDict)
+    _known: OrderedDict[tuple[int, str], tuple[str, Picture]] = field(default_factory=OrderedDict)
+    """By length and end of the text, which hold a PNG's checksums: to compare a text is cheaper than to hash it."""
     _bytes: int = 0
     _lock: Lock = field(default_factory=Lock)
     decoded: int = 0
@@ -199,20 +200,30 @@ class Pictures:
     def known(self, data: str) -> Picture | None:
         """Return the picture that has come as a text before."""
         with self._lock:
-            if (picture := self._known.get(data)) is not None:
-                self._known.move_to_end(data)
+            text, picture = self._known.get(_mark(data), ("", None))
+            if text != data:
+                return None
+            self._known.move_to_end(_mark(data))
             return picture
 
     def keep(self, data: str, picture: Picture) -> None:
-        """Keep a picture."""
+        """Keep a picture, in the place of another one with the same mark."""
         with self._lock:
             self.decoded += 1
-            if data not in self._known:
-                self._known[data] = picture
-                self._bytes += len(data) + len(picture.png)
+            if (other := self._known.pop(_mark(data), None)) is not None:
+                self._bytes -= _size(*other)
+            self._known[_mark(data)] = data, picture
+            self._bytes += _size(data, picture)
             while self._bytes > self.most_bytes and len(self._known) > 1:
-                oldest, dropped = self._known.popitem(last=False)
-                self._bytes -= len(oldest) + len(dropped.png)
+                self._bytes -= _size(*self._known.popitem(last=False)[1])
+
+
+def _mark(data: str) -> tuple[int, str]:
+    return len(data), data[-64:]
+
+
+def _size(data: str, picture: Picture) -> int:
+    return len(data) + len(picture.png)
 
 
 class Reader:
@@ -242,7 +253,7 @@ class Reader:
             raise invalid(f"a picture must be a text in base 64 of at most {limits.picture_bytes} bytes")
         if (picture := self._pictures.known(data)) is None:
             try:
-                picture = self._converted(base64.b64decode(data[at:], validate=True))
+                picture = self._converted(pybase64.b64decode(data[at:], validate=True))
             except binascii.Error as error:
                 raise invalid(f"a picture is not written in base 64: {error}") from error
             self._pictures.keep(data, picture)
