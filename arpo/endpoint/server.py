@@ -230,22 +230,19 @@ class Endpoint:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def _answered(self, dialect: Dialect, request: Request) -> Reply:
-        try:
-            seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
-            async with seat.bodies:  # until it is read: else those that wait for the lock would fill the memory
-                body = await self.body(request, self.limits.body_bytes)
-                if self.remote is not None:
-                    return await self._forwarded(self.remote, dialect, body, seat)
-                async with seat.lock:
-                    if seat.over.is_set():
-                        raise _closed()
-                    work = partial(self._opened, seat, dialect, body, request.headers)
-                    turns, stamp = await asyncio.get_running_loop().run_in_executor(self._threads, work)
-                    flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp)
-                    flight.waiting += 1
-                    return Delivery(seat, flight, dialect)
-        except RefusedError as refusal:
-            raise _DialectError(refusal, dialect) from refusal
+        seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
+        async with seat.bodies:  # until it is read: else those that wait for the lock would fill the memory
+            body = await self.body(request, self.limits.body_bytes)
+            if self.remote is not None:
+                return await self._forwarded(self.remote, dialect, body, seat)
+            async with seat.lock:
+                if seat.over.is_set():
+                    raise _closed()
+                work = partial(self._opened, seat, dialect, body, request.headers)
+                turns, stamp = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                flight = seat.flights.get(turns[0].name) or self._begun(seat, turns, stamp)
+                flight.waiting += 1
+                return Delivery(seat, flight, dialect)
 
     async def _forwarded(self, remote: RemotePolicy, dialect: Dialect, body: bytes, seat: Seat) -> Reply:
         if seat.over.is_set():
@@ -301,18 +298,15 @@ class Endpoint:
     async def _counted(self, request: Request) -> Reply:
         """Count the tokens of a context, which takes a turn at the session as an answer does."""
         dialect = DIALECTS["messages"]
-        try:
-            seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
-            async with seat.bodies:
-                body = await self.body(request, self.limits.body_bytes)
+        seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
+        async with seat.bodies:
+            body = await self.body(request, self.limits.body_bytes)
 
-            def count() -> int:
-                return seat.session.count(dialect.parse(body, Reader(seat.pictures, self.limits)))
+        def count() -> int:
+            return seat.session.count(dialect.parse(body, Reader(seat.pictures, self.limits)))
 
-            async with seat.lock:
-                counted = await asyncio.get_running_loop().run_in_executor(self._threads, count)
-        except RefusedError as refusal:
-            raise _DialectError(refusal, dialect) from refusal
+        async with seat.lock:
+            counted = await asyncio.get_running_loop().run_in_executor(self._threads, count)
         return Reply(messages.token_count(counted), media_type="application/json")
 
     async def _models(self, request: Request) -> Reply:
@@ -433,14 +427,6 @@ class Delivery(Reply):
         self._seat.flights.pop(self._flight.turns[0].name, None)
 
 
-class _DialectError(RefusedError):
-    """A refusal in the words of one dialect."""
-
-    def __init__(self, refusal: RefusedError, dialect: Dialect) -> None:
-        super().__init__(refusal.kind, str(refusal), retry_after_s=refusal.retry_after_s)
-        self.error = dialect.error
-
-
 def _closed() -> RefusedError:
     return RefusedError("closed", "the episode of this key has ended: stop, and ask for nothing more")
 
@@ -453,9 +439,10 @@ def reply_of(refusal: RefusedError, error: Callable[[RefusedError], bytes] = ope
     return Reply(error(refusal), status, headers, "application/json")
 
 
-async def _refused(_: Request, refusal: Exception) -> Reply:
+async def _refused(request: Request, refusal: Exception) -> Reply:
     assert isinstance(refusal, RefusedError), "the handler of no other error"
-    return reply_of(refusal, refusal.error if isinstance(refusal, _DialectError) else openai.error)
+    of_anthropic = request.url.path in (messages.PATH, messages.COUNT_PATH)
+    return reply_of(refusal, messages.error if of_anthropic else openai.error)
 
 
 async def _unread(_: Request, __: Exception) -> Reply:
