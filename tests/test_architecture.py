@@ -53,7 +53,7 @@ HEAVY = {
 ROOT_MODULES = 6
 FUNCTION_LINES = 60
 
-BUDGET = {"core": 32_500, "apps": 5_200, "templates": 2_500, "arpo": 40_150, "tests": 51_950, "conf": 2_000}
+BUDGET = {"core": 32_500, "apps": 5_200, "templates": 2_500, "arpo": 40_150, "tests": 52_100, "conf": 2_000}
 """Lines of each ring; conf/ has a budget of files too."""
 CONF_FILES = 114
 

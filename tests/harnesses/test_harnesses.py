@@ -3,10 +3,12 @@
 import io
 import json
 import logging
+import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +126,7 @@ def field_of(png):
     return round(columns.mean()), round(rows.mean())
 
 
-def model(chat, tried, desktop, change):
+def model(chat, tried, desktop, change, clicks=0):
     """Return an engine that clicks the field, types the word in pieces, and says that it is done."""
     renderer = Renderer(chat)
 
@@ -134,7 +136,7 @@ def model(chat, tried, desktop, change):
             return thinking(renderer, "Hello, world.")
         left = scene.text.removeprefix(state.text)
         does = {"name": "type_text", "text": left[:1]} if left else {"name": ""}
-        if not state.focused:
+        if not state.focused or len(engine.requests) <= clicks:
             shown = [png for png in request.images if measured(png) == (112, 84)]  # a browser's are of its page
             x, y = field_of(shown[-1]) if shown else scene.field.center
             does = {"name": "click", "x": x, "y": y}
@@ -161,6 +163,29 @@ def test_a_harness_solves_its_task_and_its_record_is_that_of_the_engine(chats, t
     check_record(trajectory, list(zip(engine.requests, heard, strict=True)), chat)
     assert all(each.trained for each in trajectory.exchanges)
     table.setdefault((tried.agent, *tried.options), {}).update(cells(tried, case, trajectory, endpoint))
+
+
+MANY = [tried for tried in HARNESSES if tried.agent not in ("ui_tars", "browser_use_actions", "smolagents_tools")]
+MANY = list({tried.environment: tried for tried in MANY}.values())
+EXCHANGES, AT_LEAST, CLICKS = int(os.environ.get("ARPO_EXCHANGES", "10_000")), 6, 60
+
+
+@pytest.mark.timeout(3600)
+def test_of_ten_thousand_exchanges_of_many_harnesses_each_is_what_the_engine_got_and_gave(chats):
+    """Play long episodes until there are so many exchanges; `ARPO_EXCHANGES` says how many."""
+    there = [tried for tried in MANY if environment(tried.environment).is_dir()]
+    if len(there) < AT_LEAST:
+        pytest.skip(f"{len(there)} environments of {AT_LEAST}: python -m tests.harnesses.make")
+    settings = replace(SETTINGS, max_steps=CLICKS + 10)
+    chat, counts = chats["qwen3_vl"], Counter()
+    while counts.total() < EXCHANGES:
+        tried = min(there, key=lambda each: counts[each.agent])
+        spec, desktop, heard = replace(SPEC, settings=settings, seed=counts.total()), tried.desktop(), []
+        engine = model(chat, tried, desktop, lambda response, heard=heard: heard.append(response) or response, CLICKS)
+        made = play(chat, Command(argv=tried.argv, limit_s=200), spec=spec, desktop=desktop, engine=engine)
+        check_record(made, list(zip(engine.requests, heard, strict=True)), chat)
+        counts[tried.agent] += len(made.exchanges)
+    assert len(counts) >= AT_LEAST
 
 
 def cells(tried, case, trajectory, endpoint):
