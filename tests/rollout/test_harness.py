@@ -203,7 +203,7 @@ def test_a_desktop_that_fails_is_no_ending(chat):
 
 
 def test_an_agent_may_ask_for_as_many_answers_as_there_are_and_is_judged_all_the_same(chat):
-    trajectory = play(chat, function("insists", max_answers=3, limit_s=1.0))
+    trajectory = play(chat, function("insists", max_answers=3))
     assert len(trajectory.exchanges) == 3
     assert set(agents.SEEN[3:]) == {429}
 
