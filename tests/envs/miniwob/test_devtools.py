@@ -28,9 +28,12 @@ class Client:
         (self.page,) = [each["targetId"] for each in targets if each["type"] == "page"]
         self.session = self("Target.attachToTarget", targetId=self.page, flatten=True)["sessionId"]
 
-    def __call__(self, method, **params):
+    def send(self, method, number, **params):
         session = {"sessionId": self.session} if self.session else {}
-        self.line.send(json.dumps({"id": 7, "method": method, "params": params, **session}))
+        self.line.send(json.dumps({"id": number, "method": method, "params": params, **session}))
+
+    def __call__(self, method, **params):
+        self.send(method, 7, **params)
         while (answer := json.loads(self.line.recv(timeout=20))).get("id") != 7:
             self.events.append(answer["method"])
         return answer["result"]
@@ -94,14 +97,8 @@ BREAKS = {
     "closes its page": lambda client: client("Target.closeTarget", targetId=client.page),
     "leaves the page": lambda client: client("Page.navigate", url="about:blank"),
     "lies about its reward": lambda client: client.value("WOB_RAW_REWARD_GLOBAL = 'much'"),
-    "crashes its page": lambda client: client.line.send(
-        json.dumps({"id": 1, "method": "Page.crash", "sessionId": client.session})
-    ),
-    "hangs its page": lambda client: client.line.send(
-        json.dumps({"id": 1, "method": "Runtime.evaluate", "params": {"expression": "for (;;);"}}).replace(
-            '"params"', f'"sessionId": "{client.session}", "params"'
-        )
-    ),
+    "crashes its page": lambda client: client.send("Page.crash", 1),
+    "hangs its page": lambda client: client.send("Runtime.evaluate", 1, expression="for (;;);"),
 }
 
 
