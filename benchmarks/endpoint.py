@@ -2,9 +2,10 @@
 
     PYTHONPATH=. python benchmarks/endpoint.py [SESSIONS]
 
-Requests of OpenAI's chat dialect over loopback, as a plain client sends them: a text, a screenshot of 1920 x 1080, 15
-of them of which 14 are known; medians of 30. Then so many sessions (64) at once, each with a growing conversation of
-screenshots: how late the event loop is, 99th percentile. A tiny model's tokenizer; the machine should be idle.
+Requests of OpenAI's chat dialect over loopback, sent by a client in a process of its own: a text, a screenshot of
+1920 x 1080, 15 of them of which 14 are known; medians of 30. Then so many sessions (64) at once, each with a growing
+conversation of screenshots: how late the event loop is, 99th percentile. A tiny model's tokenizer; the machine should
+be idle.
 """
 
 import asyncio
@@ -17,7 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import httpx
 import numpy as np
 from PIL import Image
 
@@ -58,14 +58,25 @@ def seat(chat: ChatTokenizer) -> Seat:
     return Seat(Session("0/0/0", Renderer(chat), chat, **rest), generate)
 
 
-async def timed(client: httpx.AsyncClient, content: bytes) -> float:
+CLIENT = """
+import http.client, json, sys, time
+port, key, known = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+visitor, seconds = http.client.HTTPConnection("127.0.0.1", port, timeout=300), []
+visitor.connect()
+for path in sys.argv[4:]:
+    body = open(path, "rb").read()
     began = time.perf_counter()
-    reply = await client.post("/v1/chat/completions", content=content)
-    reply.raise_for_status()
-    return time.perf_counter() - began
+    visitor.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {key}"})
+    reply = visitor.getresponse()
+    assert reply.status == 200, reply.read()
+    reply.read()
+    seconds.append(time.perf_counter() - began)
+print(json.dumps(seconds[known:]))
+"""
 
 
-async def medians(endpoint: Endpoint, chat: ChatTokenizer) -> None:
+async def medians(endpoint: Endpoint, chat: ChatTokenizer, folder: Path) -> None:
+    """Print the seconds of requests that a client in a process of its own sends, one after the other."""
     pictures = [screenshot(number) for number in range(15 + REPEATS)]
     bodies = {
         "text": [body([], f"Hello {number}.") for number in range(REPEATS)],
@@ -73,19 +84,17 @@ async def medians(endpoint: Endpoint, chat: ChatTokenizer) -> None:
         "15 screenshots, 14 known": [body([*pictures[:14], pictures[15 + each]], "Look.") for each in range(REPEATS)],
     }
     for name, contents in bodies.items():
-        async with endpoint.admit(seat(chat)) as key, visitor(endpoint, key) as client:
-            if "known" in name:
-                await timed(client, body(pictures[:14], "Look."))
-            seconds = [await timed(client, content) for content in contents]
+        known = [body(pictures[:14], "Look.")] if "known" in name else []
+        paths = [folder / f"{number}.json" for number in range(len(known) + REPEATS)]
+        for path, content in zip(paths, [*known, *contents], strict=True):
+            path.write_bytes(content)
+        async with endpoint.admit(seat(chat)) as key:
+            argv = [sys.executable, "-c", CLIENT, str(endpoint.port), key, str(len(known)), *map(str, paths)]
+            client = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+            seconds = json.loads((await client.communicate())[0])
         size = f"{len(contents[0]) / 1e6:.1f} MB"
         median, worst = 1000 * statistics.median(seconds), 1000 * max(seconds)
         print(f"{name:<26}{size:>9}  {median:7.1f} ms   worst {worst:7.1f} ms")
-
-
-def visitor(endpoint: Endpoint, key: str) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {key}"}
-    address = f"http://127.0.0.1:{endpoint.port}"
-    return httpx.AsyncClient(base_url=address, headers=headers, timeout=300, trust_env=False)
 
 
 PROGRAM = """
@@ -136,7 +145,7 @@ async def main(sessions: int) -> None:
         endpoint = Endpoint()
         await endpoint.start()
         try:
-            await medians(endpoint, chat)
+            await medians(endpoint, chat, Path(folder))
             await lag(endpoint, chat, sessions, Path(folder))
         finally:
             await endpoint.close()

@@ -297,17 +297,19 @@ async def test_a_body_of_a_gigabyte_is_refused_before_it_is_taken_in(plain, decl
 
 
 async def test_a_body_is_not_taken_in_while_others_of_its_session_wait_to_be_read(plain, monkeypatch):
-    taken, body = [], Endpoint.body
+    taken, body, begun = [], Endpoint.body, asyncio.Event()
 
     async def counted(self, *request):
         taken.append(request)
+        begun.set()
         return await body(self, *request)
 
     monkeypatch.setattr(Endpoint, "body", counted)
     async with serving(plain) as visit:
         async with visit.seat.lock:
             flood = [asyncio.create_task(visit.post(BODY)) for _ in range(6)]
-            await asyncio.sleep(1.0)
+            await begun.wait()
+            await asyncio.sleep(1.0)  # in which the others would be taken in too
             assert len(taken) == BODIES
         assert {reply.status_code for reply in await asyncio.gather(*flood)} == {200}
 

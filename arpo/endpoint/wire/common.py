@@ -105,11 +105,12 @@ def decoded(body: bytes, kind: type[Body], limits: Limits) -> tuple[Body, list[s
     if len(body) > limits.body_bytes:
         raise RefusedError("too_large", f"the body has {len(body)} bytes, more than {limits.body_bytes}: send less")
     try:
-        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()
-        named = {name for name, value in given if bytes(memoryview(value)[:5]) != b"null"}
-        return msgspec.json.decode(body, type=kind), sorted(named - HARMLESS - set(kind.__struct_encode_fields__))
+        given = msgspec.json.decode(body, type=dict[str, Any])  # once: the body may be of many pictures
+        fields = msgspec.convert(given, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body must be an object in JSON with fields of their types: {error}") from error
+    named = {name for name, value in given.items() if value is not None}
+    return fields, sorted(named - HARMLESS - set(kind.__struct_encode_fields__))
 
 
 def check_count(name: str, count: int, most: int, least: int = 0) -> None:
