@@ -460,6 +460,13 @@ def test_a_list_of_osworld_tasks_has_as_many_as_its_name_says(tasks, count):
     assert len(listed) == len(set(listed)) == count
 
 
+@pytest.mark.parametrize("experiment", ["arpo_subset32", "arpo_miniwob"])
+def test_an_engine_is_made_for_as_many_pictures_as_a_foreign_agent_may_send(experiment):
+    argv = ["harness=command", "harness.argv=[python]"]
+    cfg = composed(f"experiment={experiment}", *argv, "harness.max_pictures=40")
+    assert cfg.engine.get("make_engine", cfg.engine).max_images == 40
+
+
 def test_dart_on_osworld_has_its_own_sizes_and_on_desktops_two_engines_on_cpus():
     cfg = composed("experiment=dart_osworld")
     check_rules(cfg, rules.NUMBERS)

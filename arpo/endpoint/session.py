@@ -58,6 +58,8 @@ class Budgets:
     answers: AtLeastOne
     tokens: AtLeastOne
     """Sampled ones; a turn in flight holds as many as its answer may have."""
+    pictures: AtLeastOne = 128
+    """Of one request: an engine is made for so many, and would fail at more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,11 @@ class Session:
         """Return the context of a request, and its tokens."""
         if (least := ask.letters() // self._chat.longest_token) >= self._max_context:  # to count them would take long
             raise context_too_long(least, self._max_context)
+        if (pictures := sum(1 for _ in ask.pictures())) > self._budgets.pictures:
+            raise invalid(
+                f"the messages hold {pictures} pictures, more than {self._budgets.pictures} (harness.max_pictures): "
+                "leave old ones out"
+            )
         prompt = self._renderer.prompt(ask, list(self._past.values()))
         placed = prompt.ids.count(self._chat.image_token_id)
         if placed != len(prompt.pictures):

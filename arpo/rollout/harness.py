@@ -89,6 +89,7 @@ class Harness(ABC):
         history: Old thoughts, as the chat template keeps or drops them (`template`), or all as sampled (`verbatim`).
         aliases: The names of the model that there are; `policy` is always there, and any other name is that one.
         max_answers: Answers that an episode may have; another request is refused.
+        max_pictures: Pictures that a request may have; one with more is refused. The engine takes no more either.
         limit_s: Seconds after which an episode is judged as it stands.
         devtools: Whether each episode has a browser of its own, which the agent drives by DevTools.
         strict: Whether options of a request that would have no effect are refused; otherwise they are counted.
@@ -97,6 +98,7 @@ class Harness(ABC):
     history: History = "template"
     aliases: Sequence[str] = tuple(ALIASES)
     max_answers: AtLeastOne = 100
+    max_pictures: AtLeastOne = 16
     limit_s: Positive = 600.0
     devtools: bool = False
     strict: bool = False
@@ -285,7 +287,7 @@ class HarnessPlayer:
             seed=spec.seed,
             sampling=spec.sampling,
             max_context=settings.max_context,
-            budgets=Budgets(harness.max_answers, harness.max_answers * settings.max_tokens),
+            budgets=Budgets(harness.max_answers, harness.max_answers * settings.max_tokens, harness.max_pictures),
             aliases={name: ALIASES[name] for name in harness.aliases},
         )
         seat = Seat(session, lambda request: meter.of_engine(responder.respond(request)), least_version)

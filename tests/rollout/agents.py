@@ -1,6 +1,7 @@
 """Foreign agents for tests: coroutines and programs that play, fail, hang and cheat."""
 
 import asyncio
+import base64
 import json
 import os
 import subprocess
@@ -54,6 +55,16 @@ async def insists(given):
     while SEEN.count(429) < 3:
         SEEN.append(await ask(given))
         await asyncio.sleep(0.01)
+
+
+async def collects(given):
+    """Send one more screenshot each time, four times."""
+    async with client(given) as web:
+        screen = base64.b64encode((await web.get("/screen")).content).decode()
+        picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{screen}"}}
+        for count in range(1, 5):
+            pictured = {"role": "user", "content": [picture] * count}
+            SEEN.append(await web.post("/v1/chat/completions", json=HI | {"messages": [*HI["messages"], pictured]}))
 
 
 async def acts(given):

@@ -208,6 +208,13 @@ def test_an_agent_may_ask_for_as_many_answers_as_there_are_and_is_judged_all_the
     assert set(agents.SEEN[3:]) == {429}
 
 
+def test_an_agent_that_sends_more_pictures_than_the_engine_takes_is_refused_and_judged(chat):
+    trajectory = play(chat, function("collects", max_pictures=2))
+    assert [reply.status_code for reply in agents.SEEN] == [200, 200, 400, 400]
+    assert "hold 3 pictures, more than 2 (harness.max_pictures): leave" in agents.SEEN[2].json()["error"]["message"]
+    assert (len(trajectory.exchanges), trajectory.task_reward) == (2, 0.0)
+
+
 def test_options_without_effect_are_refused_by_name_where_that_is_wanted(chat):
     assert len(play(chat, function("chooses")).exchanges) == 3
     assert len(play(chat, function("chooses", strict=True)).exchanges) == 1
