@@ -66,8 +66,6 @@ def simulate(
                 mesh = init_device_mesh("cpu", (ranks,))  # as `Policy` itself does when it has a mesh
                 blocks = policy.family.blocks(policy.model)
                 shard(policy, blocks, mesh, policy.dtype, lambda _, size: torch.empty(size))
-        for critic in critics:
-            materialize(critic)
         weights, shape = count(module.policy), module.policy.model.config
         attach(module, iterations)
         (optimizer,) = module.trainer.optimizers

@@ -262,6 +262,8 @@ def test_a_critic_is_asked_about_every_step_before_an_update():
     # Of two minibatches the first needs no forward for old log-probabilities, but one for values.
     assert update_flops(critic.case) > 1.1 * update_flops(plain.case)
     assert sum(critic.peak.values()) > sum(plain.peak.values())
+    # A normalisation of 64 features and a layer to one number: 4 * (2 * 64 + 1) bytes beside the policy's.
+    assert [critic.peak[kind] - plain.peak[kind] for kind in ("parameters", "gradients")] == [516, 516]
     with pytest.raises(ConfigError, match="needs a critic"):
         estimate(compose("experiment=arpo_subset32", "method=ppo"))  # of shards
 
