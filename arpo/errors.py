@@ -86,6 +86,10 @@ class EngineError(RolloutError):
     """A failure of the inference engine to generate."""
 
 
+class RequestError(EngineError):
+    """A request that an engine refuses before it computes anything: a foreign agent's own doing, and no failure."""
+
+
 class EngineGoneError(EngineError):
     """An engine that has died or was closed, and will answer nothing any more."""
 

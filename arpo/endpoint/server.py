@@ -26,13 +26,14 @@ from starlette.responses import Response as Reply
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from arpo.endpoint.connection import BoundedProtocol
 from arpo.endpoint.conversation import Answer, Stamp
 from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.session import UNHONOURED, Session, Turn
 from arpo.endpoint.wire import messages, openai
 from arpo.endpoint.wire.common import Limits, Pictures, Reader, invalid, models, status_of
 from arpo.endpoint.wire.dialects import DIALECTS, Dialect
-from arpo.errors import EngineError, RefusedError
+from arpo.errors import EngineError, RefusedError, RequestError
 from arpo.inference.engine import GenerateRequest, Response
 
 KEEPALIVE_S = 5.0
@@ -114,6 +115,8 @@ class Seat:
                 return tuple(self.session.record(turn, each) for turn, each in zip(turns, responses, strict=True))
         except RefusedError:  # the session was closed meanwhile
             raise
+        except RequestError as error:  # what an agent can cause must not void its episode
+            raise RefusedError("invalid", f"the model does not take this: {error}") from error
         except Exception as error:
             self.fail(error)
             raise RefusedError("unavailable", "the engine has failed, and this episode with it: stop") from error
@@ -166,6 +169,7 @@ class Endpoint:
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(
             app,
+            http=BoundedProtocol,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -290,7 +294,12 @@ class Endpoint:
 
         work = seat.answer(turns) if recorded is None else known()
         flight = Flight(turns, stamp, asyncio.create_task(work))
-        flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # or asyncio logs it
+
+        def settle(task: "asyncio.Task[tuple[Answer, ...]]") -> None:
+            if not task.cancelled() and task.exception() is not None:  # there is nothing to deliver
+                seat.flights.pop(turns[0].name, None)
+
+        flight.task.add_done_callback(settle)
         if recorded is None:
             seat.flights[turns[0].name] = flight
         return flight

@@ -59,7 +59,9 @@ class Budgets:
     tokens: AtLeastOne
     """Sampled ones; a turn in flight holds as many as its answer may have."""
     pictures: AtLeastOne = 128
-    """Of one request: an engine is made for so many, and would fail at more."""
+    """Of one request: an engine is made for so many, and refuses more."""
+    picture_bytes: AtLeastOne = 256 * 2**20
+    """Of all pictures that are recorded, after which there is no further request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Session:
         self._recorded: dict[str, tuple[int, Reading]] = {}
         self._past: dict[str, Sampled] = {}
         self._exchanges: list[types.Exchange] = []
+        self._picture_bytes = 0
         self._kept: dict[str, Kept] = {}
         self._counts = Counter(dict.fromkeys(("sampled_tokens", "continued", "forked", "begun", "dropped"), 0))
         self._closed = False
@@ -164,7 +167,9 @@ class Session:
         said = prompt.ids[prompt.added :], pictures, ids, logprobs, version, finish
         self._exchanges.append(types.Exchange(parent, *said, trained=False, delivered=0))
         self._recorded[turn.name] = len(self._exchanges) - 1, reading
-        self.screenshots |= {picture.key: picture.png for picture in prompt.pictures}
+        new = {picture.key: picture.png for picture in prompt.pictures if picture.key not in self.screenshots}
+        self._picture_bytes += sum(map(len, new.values()))
+        self.screenshots |= new
         del self._in_flight[turn.name]
         place = "continued" if prompt.parent is not None else "forked" if prompt.spliced else "begun"
         self._counts.update({place: 1, f"of_{turn.alias}": 1, "sampled_tokens": len(ids)})
@@ -261,11 +266,12 @@ class Session:
         given = len(self._exchanges) + len(self._in_flight)
         held = sum(turn.request.sampling.max_tokens for turn in self._in_flight.values())
         left = (budgets.tokens - sampled - held) // answers
-        if given + answers <= budgets.answers and left >= 1:
+        if given + answers <= budgets.answers and left >= 1 and self._picture_bytes <= budgets.picture_bytes:
             return left
         spent = (
             f"the episode's budget is spent: of {budgets.answers} answers {given} and of {budgets.tokens} tokens "
-            f"{sampled + held} are given or in flight, and {answers} answers are asked for; end the task"
+            f"{sampled + held} are given or in flight, of {budgets.picture_bytes} bytes of pictures "
+            f"{self._picture_bytes} are recorded, and {answers} answers are asked for; end the task"
         )
         raise RefusedError("rate_limit_exceeded", spent, retry_after_s=RETRY_AFTER_S)
 

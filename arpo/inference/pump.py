@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from arpo.envs.screenshot import check_picture
-from arpo.errors import ArpoError, EngineError, EngineGoneError, EnvError, WeightSyncError
+from arpo.errors import ArpoError, EngineError, EngineGoneError, EnvError, RequestError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Shaped
 from arpo.models.checkpoint import HEAD
 from arpo.types import screenshot_key
@@ -195,7 +195,7 @@ class ThreadedEngine(ABC):
             self._add(key, request)
         except ArpoError as error:  # a refusal of ours, of this request; an error of the library ends the thread
             del self._in_flight[key]
-            _fail(future, error if isinstance(error, EngineError) else EngineError(str(error)))
+            _fail(future, error if isinstance(error, EngineError) else RequestError(str(error)))
 
     def _update(self, tensors: Iterable[tuple[str, Tensor]], version: int, future: Future[None]) -> None:
         if isinstance(tensors, Shaped):
@@ -335,7 +335,7 @@ class ThreadedEngine(ABC):
         return True
 
     def _check(self, request: GenerateRequest) -> None:  # noqa: B027 - optional
-        """Raise EngineError for a request that can be refused at once; runs in the caller's thread."""
+        """Raise RequestError for a request that can be refused at once; runs in the caller's thread."""
 
     def _stamp(self, version: int) -> None:  # noqa: B027 - optional
         """Name the weights to the library, if it says of each token which ones made it."""
@@ -386,22 +386,22 @@ class ThreadedEngine(ABC):
 
 
 def check_request(request: GenerateRequest, image_token_id: int, vocabulary: int) -> None:
-    """Refuse with an `EngineError` what would end the thread of an engine in the middle of a batch.
+    """Refuse with a `RequestError` what would end the thread of an engine in the middle of a batch.
 
     That is an id that is none of the model's, images that do not match their placeholders, or impossible sampling.
     """
     ids, images, sampling = request.prompt_ids, request.images, request.sampling
     if not ids or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) < vocabulary:
         wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary][:3]
-        raise EngineError(f"the prompt must be ids from 0 to {vocabulary - 1}, at least one, got {wrong or ids}")
+        raise RequestError(f"the prompt must be ids from 0 to {vocabulary - 1}, at least one, got {wrong or ids}")
     if (placeholders := ids.count(image_token_id)) != len(images):
-        raise EngineError(f"the prompt has {placeholders} image placeholders for {len(images)} images")
+        raise RequestError(f"the prompt has {placeholders} image placeholders for {len(images)} images")
     if (image_token_id, image_token_id) in pairwise(ids):
-        raise EngineError("the prompt has two image placeholders side by side: they would be taken for one image")
+        raise RequestError("the prompt has two image placeholders side by side: they would be taken for one image")
     numbers = (sampling.max_tokens, sampling.seed)
     whole = {int} == set(map(type, numbers)) and numbers[0] >= 1 and -(2**63) <= numbers[1] < 2**63
     if not whole or not 0 <= sampling.temperature < math.inf:
-        raise EngineError(
+        raise RequestError(
             f"temperature must be at least 0 and finite, max_tokens at least 1 and seed of 64 bits, got {sampling}"
         )
 
@@ -413,26 +413,26 @@ class PictureCheck:
         self._sound: set[str] = set()
 
     def __call__(self, images: Sequence[bytes]) -> None:
-        """Raise an `EngineError` where one is no screenshot, or of a size that models do not see."""
+        """Raise a `RequestError` where one is no screenshot, or of a size that models do not see."""
         for png in images:
             if not isinstance(png, bytes):
-                raise EngineError(f"the request is refused: a screenshot must be the bytes of a PNG, got {type(png)}")
+                raise RequestError(f"the request is refused: a screenshot must be the bytes of a PNG, got {type(png)}")
             key = screenshot_key(png)
             if key in self._sound:
                 continue
             try:
                 check_picture(png)
             except EnvError as error:
-                raise EngineError(f"the request is refused: {error}") from error
+                raise RequestError(f"the request is refused: {error}") from error
             if len(self._sound) == MOST_KNOWN:
                 self._sound.clear()
             self._sound.add(key)
 
 
 def check_length(tokens: int, max_model_len: int) -> None:
-    """Raise an `EngineError` where a context leaves no room for at least one token of a response."""
+    """Raise a `RequestError` where a context leaves no room for at least one token of a response."""
     if tokens >= max_model_len:
-        raise EngineError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
+        raise RequestError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.bounds import AtLeastOne, checked
-from arpo.errors import ConfigError, EngineError, WeightSyncError
+from arpo.errors import ConfigError, RequestError, WeightSyncError
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_context
@@ -171,7 +171,7 @@ class VllmEngine(ThreadedEngine):
     def _check(self, request: GenerateRequest) -> None:
         check_request(request, self._chat.image_token_id, self._shapes[self._chat.family.embedding][0])
         if len(request.images) > self._max_images:
-            raise EngineError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
+            raise RequestError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
 
     def _start(self) -> None:
         _set_environment()
@@ -208,7 +208,7 @@ class VllmEngine(ThreadedEngine):
             (rendered,) = self._engine.renderer.render_cmpl([prompt])
             self._engine.add_request(key, rendered, self._sampling(request), lora_request=self._adapter)
         except (VLLMValidationError, ValueError) as error:
-            raise EngineError(f"vLLM refused the request: {error}") from error
+            raise RequestError(f"vLLM refused the request: {error}") from error
         if (pictures := self._engine.renderer.stat_mm_cache()) is not None:
             self._counts["pictures"] += pictures.queries
             self._counts["cached_pictures"] += pictures.hits

@@ -42,3 +42,8 @@ def chat(request, chats):
 @pytest.fixture(scope="session")
 def renderer(chat):
     return Renderer(chat)
+
+
+@pytest.fixture(scope="session")
+def plain(chats):
+    return chats["plain"]

@@ -27,11 +27,6 @@ PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages
 each_dialect = pytest.mark.parametrize("dialect", PATHS)
 
 
-@pytest.fixture(scope="module")
-def plain(chats):
-    return chats["plain"]
-
-
 def recorded(visit):
     return visit.seat.session.close()
 

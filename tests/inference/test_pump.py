@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arpo.agent.actions import smart_resize
-from arpo.errors import EngineError, EngineGoneError, WeightSyncError
+from arpo.errors import EngineError, EngineGoneError, RequestError, WeightSyncError
 from arpo.inference import pump
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.hf import HfEngine
@@ -151,7 +151,7 @@ async def test_a_refused_request_fails_alone(closing):
     empty, odd = replace(ask(), prompt_ids=()), replace(ask(), images=(picture,))
     asked = (engine.generate(request) for request in (empty, odd, ask()))
     refused, unmeasured, answered = await asyncio.gather(*asked, return_exceptions=True)
-    assert (type(refused), type(unmeasured)) == (EngineError, EngineError)
+    assert (type(refused), type(unmeasured)) == (EngineError, RequestError)
     assert "at most 200 times longer than wide" in str(unmeasured)
     assert isinstance(answered, Response)
 

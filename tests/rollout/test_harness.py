@@ -20,7 +20,7 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.miniwob.env import MiniWobEnv
 from arpo.envs.miniwob.tasks import miniwob_task
 from arpo.envs.protocol import Execution
-from arpo.errors import ConfigError, DesktopDestroyedError, EngineError, EnvError, HarnessError
+from arpo.errors import ConfigError, DesktopDestroyedError, EngineError, EnvError, HarnessError, RequestError
 from arpo.host.processes import LABEL_VARIABLE
 from arpo.inference.hf import HfEngine
 from arpo.models.tokenization import check_exchanges, tokenize
@@ -212,6 +212,18 @@ def test_an_agent_that_sends_more_pictures_than_the_engine_takes_is_refused_and_
     trajectory = play(chat, function("collects", max_pictures=2))
     assert [reply.status_code for reply in agents.SEEN] == [200, 200, 400, 400]
     assert "hold 3 pictures, more than 2 (harness.max_pictures): leave" in agents.SEEN[2].json()["error"]["message"]
+    assert (len(trajectory.exchanges), trajectory.task_reward) == (2, 0.0)
+
+
+def test_a_request_that_an_engine_refuses_ends_no_episode_and_voids_no_zero(chat):
+    def refuse(request):
+        if len(request.images) > 2:
+            raise RequestError("the picture is larger than the encoder's cache")
+        return "Well."
+
+    trajectory = play(chat, function("collects"), engine=ScriptedEngine(chat, refuse))
+    assert [reply.status_code for reply in agents.SEEN] == [200, 200, 400, 400]
+    assert "does not take this: the picture is larger" in agents.SEEN[2].json()["error"]["message"]
     assert (len(trajectory.exchanges), trajectory.task_reward) == (2, 0.0)
 
 

@@ -189,8 +189,8 @@ class Pictures:
     Least recently used ones are dropped first. Safe to call from several threads.
     """
 
-    most_bytes: int = 256 * 2**20
-    """Of PNGs and of the texts that they came as."""
+    most_bytes: int = 64 * 2**20
+    """Of PNGs and of the texts that they came as: those of some 25 screenshots of 1920 x 1080."""
     _known: OrderedDict[tuple[int, str], tuple[str, Picture]] = field(default_factory=OrderedDict)
     """By length and end of the text, which hold a PNG's checksums: to compare a text is cheaper than to hash it."""
     _bytes: int = 0

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
@@ -75,11 +76,11 @@ class MiniWobEnv(KnownDesktop):
         pages_directory()
         self._reset_timeout_s = reset_timeout_s
         self._step_timeout_s = step_timeout_s
-        chromium = find_chromium(executable)
-        self._tabs = loaded_tabs(chromium, self._geometry, renderers)
+        kind = find_chromium(executable), self._geometry, renderers
+        self._tabs = loaded_tabs(*kind)
+        self._own_tabs = cache(partial(LoadedTabs, *kind))
         self._tabs.join(tabs)
         self._share = tabs
-        self._own_tabs = LoadedTabs(chromium, self._geometry, renderers)
         self._lender = self._tabs  # of the episode's tab
         self._devtools: DevTools | None = None
         self._tab: Tab | None = None
@@ -112,7 +113,7 @@ class MiniWobEnv(KnownDesktop):
 
         self._running("reset")
         self._let_go()
-        self._begin(self._own_tabs, *_page_and_seed(self._task))
+        self._begin(self._own_tabs(), *_page_and_seed(self._task))
         tab, _ = self._running("reset")
         with env_boundary("reset", f"{tab.page}: DevTools"):
             deadline = time.monotonic() + self._step_timeout_s

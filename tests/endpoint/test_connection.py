@@ -1,0 +1,77 @@
+"""Connections of strangers, who need no key to hold one: they end, and the memory stays."""
+
+import asyncio
+
+import pytest
+
+from arpo.endpoint import connection
+from tests.endpoint.serving import serving
+from tests.endpoint.test_server import BODY
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n"
+
+
+async def opened(visit):
+    return await asyncio.open_connection("127.0.0.1", visit.endpoint.port)
+
+
+async def send_without_end(writer):
+    while True:
+        writer.write(b"a" * 2**16)
+        await writer.drain()
+
+
+async def is_closed(reader):
+    """Wait for the end of a connection; what was to be read on it is lost."""
+    try:
+        while await reader.read(2**16):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/models HTT", GET], ids=["silent", "in a line", "without an end"])
+async def test_a_connection_ends_whose_head_does_not_come(plain, monkeypatch, sent):
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    async with serving(plain) as visit:
+        reader, writer = await opened(visit)
+        writer.write(sent)
+        assert await is_closed(reader)
+
+
+async def test_a_connection_that_was_used_ends_too_when_its_next_head_stops(plain, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    async with serving(plain) as visit:
+        reader, writer = await opened(visit)
+        writer.write(GET + b"\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+        writer.write(GET)
+        assert await is_closed(reader)
+
+
+async def test_an_answer_that_takes_longer_than_a_head_may_is_delivered(plain, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    async with serving(plain) as visit:
+        visit.gate.clear()
+        asked = asyncio.create_task(visit.post(BODY))
+        await visit.asked.wait()
+        await asyncio.sleep(0.3)  # more than a head may take
+        visit.gate.set()
+        assert (await asked).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [GET + b"X: ", b"GET /", GET.replace(b"GET", b"POST") + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: "],
+    ids=["head", "address", "trailer"],
+)
+async def test_a_message_without_an_end_is_cut_and_not_kept(plain, monkeypatch, begin):
+    monkeypatch.setattr(connection, "HEAD_BYTES", 10_000)
+    monkeypatch.setattr(connection, "MESSAGE_BYTES", 10_000)
+    async with serving(plain) as visit:
+        reader, writer = await opened(visit)
+        writer.write(begin)
+        with pytest.raises(ConnectionError):
+            await send_without_end(writer)
+        assert await is_closed(reader)
