@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from arpo.errors import RolloutError
-from arpo.evaluation.scores import EvaluationResult, evaluate
+from arpo.evaluation.scores import OWN_LOOP, EvaluationResult, evaluate
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.rollout.episode import EpisodeSpec, Meter
 from arpo.rollout.runtime import RolloutRuntime
@@ -27,8 +27,8 @@ def evaluate_tasks(
     trajectories = [trajectory for row in rows for trajectory in row if trajectory is not None]
     if not trajectories:
         raise RolloutError(f"evaluation {name} lost all {meter.total} episodes; last causes: {meter.last_causes}")
-    threshold = runtime.settings.success_threshold
-    return evaluate(trajectories, tasks, name=name, success_threshold=threshold, lost=meter.dropped)
+    threshold, agent = runtime.settings.success_threshold, runtime.harness.name if runtime.harness else OWN_LOOP
+    return evaluate(trajectories, tasks, name=name, success_threshold=threshold, lost=meter.dropped, agent=agent)
 
 
 def roll_out(

@@ -12,6 +12,9 @@ from scipy.stats import binomtest
 from arpo.algorithms.rewards import is_success
 from arpo.types import Task, Trajectory
 
+OWN_LOOP = "own"
+"""The agent of `harness=own`."""
+
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Return the unbiased estimate that any of `k` trials succeeds: 1 - C(n-c,k)/C(n,k) (arXiv 2107.03374, Eq. 1)."""
@@ -63,6 +66,8 @@ class EvaluationResult:
     trajectories: tuple[Trajectory, ...]
     lost: int
     """Episodes lost to the infrastructure: they count nowhere else."""
+    agent: str = OWN_LOOP
+    """The foreign agent that played: one policy scores differently in another."""
 
     @property
     def success_rate(self) -> float:
@@ -87,6 +92,7 @@ class EvaluationResult:
         """Return everything but the trajectories as built-ins."""
         return {
             "name": self.name,
+            "agent": self.agent,
             "overall": self.overall.to_json(),
             "pass_at": {str(k): value for k, value in self.pass_at_ks.items()},
             "lost": self.lost,
@@ -112,6 +118,7 @@ def evaluate(
     name: str,
     success_threshold: float,
     lost: int,
+    agent: str = OWN_LOOP,
 ) -> EvaluationResult:
     """Score trajectories by task and by domain, in the order of the tasks; a success lies above the threshold."""
     if not trajectories:
@@ -130,6 +137,7 @@ def evaluate(
         tasks=tuple(_score(key, found, success_threshold) for key, found in by_task.items() if found),
         trajectories=tuple(trajectories),
         lost=lost,
+        agent=agent,
     )
 
 

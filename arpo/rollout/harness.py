@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import pydoc
+import shlex
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -107,6 +108,11 @@ class Harness(ABC):
         if unknown := [name for name in self.aliases if name not in ALIASES]:
             raise ConfigError(f"harness.aliases={list(self.aliases)}: there is no {unknown[0]}, choose {[*ALIASES]}")
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The program or function, for people."""
+
     @abstractmethod
     async def play(self, assignment: Assignment) -> str:
         """Play an episode, and return the reason if it failed, else an empty text."""
@@ -138,6 +144,11 @@ class Command(Harness):
             raise ConfigError(f"harness.argv={list(self.argv)}: there is no program of the first name; name one")
         if self.directory is not None and not Path(self.directory).is_dir():
             raise ConfigError(f"harness.directory={self.directory} is no directory: name one, or null")
+
+    @property
+    @override
+    def name(self) -> str:
+        return shlex.join(self.argv)
 
     @override
     async def play(self, assignment: Assignment) -> str:
@@ -235,6 +246,11 @@ class Function(Harness):
             raise ConfigError(
                 f"harness.function={self.function} is no `async def` that can be found: name one in full"
             )
+
+    @property
+    @override
+    def name(self) -> str:
+        return self.function
 
     @override
     async def play(self, assignment: Assignment) -> str:

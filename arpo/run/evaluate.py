@@ -15,6 +15,7 @@ from arpo.endpoint.remote import RemotePolicy
 from arpo.errors import CheckpointError
 from arpo.evaluation.card import model_card
 from arpo.evaluation.evaluate import evaluate_tasks
+from arpo.evaluation.scores import OWN_LOOP
 from arpo.evaluation.selection import chosen_config, select_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.files import write_atomically
@@ -80,7 +81,8 @@ def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequenc
     write_atomically(path, json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():
         passes = ", ".join(f"pass@{k} {100 * value:.1f} %" for k, value in result.pass_at_ks.items())
-        print_table(result.table(), title=result.name, caption=passes)
+        title = result.name if result.agent == OWN_LOOP else f"{result.name}, played by {result.agent}"
+        print_table(result.table(), title=title, caption=passes)
     log.info("every task's result is in %s", path)
 
 

@@ -8,6 +8,7 @@ from arpo.envs.fake import fake_tasks
 from arpo.errors import RolloutError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
+from arpo.rollout.harness import Function
 from arpo.types import Outcome
 from tests.inference.scripted import ScriptedEngine
 from tests.rollout.support import TASKS, PickyDesktop, solver
@@ -59,6 +60,13 @@ def test_the_protocol_decides_about_infeasible_tasks(chat, make_runtime, protoco
     result = evaluate_tasks(runtime, tasks, EvaluationSettings(1, temperature=0.0, protocol=protocol))
     assert result.success_rate == solved
     assert {trajectory.outcome for trajectory in result.trajectories} == {Outcome.MAX_STEPS}
+
+
+def test_a_result_names_the_agent_that_played(chat, make_runtime):
+    agent = Function(function="tests.rollout.agents.acts")
+    played = make_runtime(harness=agent, engine=ScriptedEngine(chat, lambda request: "Well."), directory="foreign")
+    results = [evaluate_tasks(runtime, TASKS[:1], EvaluationSettings(1)) for runtime in (played, make_runtime())]
+    assert [result.to_json()["agent"] for result in results] == ["tests.rollout.agents.acts", "own"]
 
 
 def test_lost_episodes_of_an_evaluation_count_nowhere(chat, make_runtime):

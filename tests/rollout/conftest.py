@@ -39,6 +39,7 @@ def make_collector(chat, tmp_path):
         start=True,
         chat=tiny_chat,
         prompt=COMPACT,
+        harness=None,
         **settings,
     ):
         numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000} | settings
@@ -49,6 +50,7 @@ def make_collector(chat, tmp_path):
             prompt,
             TrajectoryStore(tmp_path / directory),
             RolloutSettings(**numbers),
+            harness=harness,
         )
         collector = ListedCollector(runtime)
         collectors.append(collector)
