@@ -190,6 +190,8 @@ class Endpoint:
         if serving is not None and self._server is not None:
             self._server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
+        if self.remote is not None:
+            await self.remote.client.aclose()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
@@ -254,7 +256,7 @@ class Endpoint:
         try:
             async with seat.asking:
                 seat.session.count_forwarded()
-                return await remote.forward(dialect.path, body)
+                return await remote.forward(dialect.path, body, seat.fail)
         except EngineError as error:
             seat.fail(error)
             raise RefusedError("unavailable", "the policy does not answer, and this episode ends with it") from error

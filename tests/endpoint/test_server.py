@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from arpo.endpoint import server
+from arpo.endpoint import remote, server
 from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.server import AT_ONCE, BODIES, Endpoint
 from arpo.endpoint.session import Budgets
@@ -401,7 +401,8 @@ async def test_a_policy_behind_an_address_answers_in_the_place_of_the_engine(pla
         assert here.counters()["harness/forwarded"] == 3
 
 
-async def test_a_policy_that_does_not_answer_is_a_failure_of_the_episode(plain):
+async def test_a_policy_that_does_not_answer_is_a_failure_of_the_episode(plain, monkeypatch):
+    monkeypatch.setattr(remote, "LONGEST_WAIT_S", 0.0)
     endpoint = Endpoint(remote=RemotePolicy("http://127.0.0.1:9/v1", "m"))
     visit = Visit(endpoint, plain)
     async with endpoint.admit(visit.seat) as visit.key:
