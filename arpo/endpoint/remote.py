@@ -62,7 +62,7 @@ class RemotePolicy:
         again = AsyncRetrying(
             retry=retry_if_exception_type(BusyError), stop=stop_after_attempt(TRIES), wait=pause, reraise=True
         )
-        reply = await again(self._send, request)
+        reply: httpx.Response = await again(self._send, request)
 
         async def pieces() -> AsyncIterator[bytes]:
             try:

@@ -109,10 +109,12 @@ def estimate(cfg: DictConfig) -> Plan:
     check_rules(cfg, NUMBERS, [the_update_can_learn])
     check_rules(cfg, CLASSES)
     layout, settings, (width, height) = layout_of(cfg), cfg.rollout.settings, cfg.screen
+    # A foreign agent's longest sequence is a conversation with as many screenshots as a request may have.
+    max_steps = settings.max_steps if cfg.harness is None else cfg.harness.max_pictures
     with policy_directory(cfg) as path:
         longest = WorstCaseTrajectory(
             max_context=settings.max_context,
-            max_steps=settings.max_steps,
+            max_steps=max_steps,
             max_tokens=settings.max_tokens,
             screen=(width, height),
             image_tokens=ChatTokenizer(path).image_tokens(width, height),

@@ -268,6 +268,12 @@ def test_a_critic_is_asked_about_every_step_before_an_update():
         estimate(compose("experiment=arpo_subset32", "method=ppo"))  # of shards
 
 
+def test_a_foreign_agent_is_counted_as_a_conversation_of_as_many_pictures_as_it_may_send():
+    agent = ["harness=command", "harness.argv=[env]", "harness.max_pictures=2"]
+    case = estimate(compose("experiment=smoke", *agent)).case
+    assert (case.longest.shown, case.longest.screenshots) == (2, (2,))
+
+
 SAMPLE = ("arpo_desktop", "offline_dpo", "warmstart_fake")
 
 
