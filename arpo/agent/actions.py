@@ -62,6 +62,11 @@ class Action(ABC):
         return {}
 
     @property
+    def kind(self) -> object:
+        """The kind, in which two actions must agree to be compared: the class, or two clicks of one button."""
+        return type(self)
+
+    @property
     def points(self) -> tuple[Point, ...]:
         """The points that the action names, in order; the pointer stays at the last."""
         return ()
@@ -82,6 +87,12 @@ class Action(ABC):
     def pointer_after(self, before: Point | None) -> Point | None:
         """Return the place of the pointer after the action; None where it is not known."""
         return self.points[-1] if self.points else before
+
+
+class Terminal(Action):
+    """An action after which the episode ends."""
+
+    __slots__ = ()
 
 
 class Pointing(Action):
@@ -125,6 +136,11 @@ class Click(Pointing):
     y: float | None = None
     button: Button = "left"
     count: Literal[1, 2] = 1
+
+    @property
+    @override
+    def kind(self) -> object:
+        return Click, self.button, self.count
 
     @override
     def describe(self) -> str:
@@ -217,6 +233,11 @@ class Press(_OneKey):
 
     NAME = "press"
 
+    @property
+    @override
+    def kind(self) -> object:
+        return Hotkey  # a key pressed is a hotkey of one key
+
 
 @dataclass(frozen=True, slots=True)
 class KeyDown(_OneKey):
@@ -280,7 +301,7 @@ class Call(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished(Action):
+class Finished(Terminal):
     """The claim that the task is done, with what the user is to know."""
 
     NAME = "finished"
@@ -297,21 +318,17 @@ class Finished(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class CallUser(Action):
+class CallUser(Terminal):
     """The return of the task to the user."""
 
     NAME = "call_user"
 
 
 @dataclass(frozen=True, slots=True)
-class Fail(Action):
+class Fail(Terminal):
     """The claim that the task is infeasible (`error_env` in UI-TARS's grammar)."""
 
     NAME = "error_env"
-
-
-Terminal = Finished | CallUser | Fail
-"""Actions after which the episode ends."""
 
 
 def quote(text: str) -> str:

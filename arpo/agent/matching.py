@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from arpo.agent.actions import Action, Click, Hotkey, Press
+from arpo.agent.actions import Action
 from arpo.bounds import NotNegative, checked
 
 
@@ -25,25 +25,10 @@ class Match:
 
 def compare(action: Action, expert: Action, *, tolerance: float) -> Match:
     """Return in what an action agrees with an expert's, in the same pixels; `tolerance` as that of `same_point`."""
-    if not same_kind(action, expert):
+    if action.kind != expert.kind:
         return Match(kind=False, point=False, text=False)
     point = same_point(action, expert, tolerance=tolerance)
     return Match(kind=True, point=point, text=action.details == expert.details)
-
-
-def same_kind(action: Action, expert: Action) -> bool:
-    """Return whether two actions are of one type, two clicks of one button; a key pressed is a hotkey of one key."""
-    return _kind(action) == _kind(expert)
-
-
-def _kind(action: Action) -> object:
-    match action:
-        case Click(_, _, button, count):
-            return Click, button, count
-        case Press():
-            return Hotkey
-        case _:
-            return type(action)
 
 
 def same_point(action: Action, expert: Action, *, tolerance: float) -> bool:

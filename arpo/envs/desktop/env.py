@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from arpo.agent.actions import Action, Call, CallUser, Drag, Fail, Finished, TypeText, Wait
+from arpo.agent.actions import Action, Call, Drag, Finished, Terminal, TypeText, Wait
 from arpo.bounds import AtLeastOne, NotNegative, Positive, checked
 from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
 from arpo.envs.desktop.tasks import DesktopTask, place, read_task
@@ -185,7 +185,7 @@ class DockerDesktop(KnownDesktop):
                 poll_until(partial(line.is_active, self.guest), self._settle_limit_s)
             else:
                 yield line
-        if not isinstance(task.solution[-1], Finished | Fail | CallUser):
+        if not isinstance(task.solution[-1], Terminal):
             yield Finished()
 
     def _duration_s(self, action: Action) -> float:

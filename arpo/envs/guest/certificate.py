@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from arpo.agent.actions import Action, CallUser, Fail, Finished
+from arpo.agent.actions import Action, Fail, Finished, Terminal
 from arpo.agent.ui_tars import parse_action
 from arpo.envs.guest.client import Guest, poll_until
 from arpo.envs.protocol import DesktopEnv
@@ -110,7 +110,7 @@ def play(env: RealDesktop, task: Task, script: Script) -> float:
         else:
             env.step(line)
         env.guest.screenshot(quiet_s=QUIET_S, limit_s=SETTLE_LIMIT_S)
-    if not isinstance(line, Finished | Fail | CallUser):
+    if not isinstance(line, Terminal):
         env.step(Finished())
     return env.evaluate()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from arpo.agent.matching import same_kind, same_point
+from arpo.agent.matching import same_point
 from arpo.agent.prompt import GRAMMARS, Prompt
 from arpo.agent.ui_tars import parse_actions
 from arpo.envs.screenshot import check_screenshot
@@ -76,7 +76,7 @@ def _check_points(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt) -
             raise RetokenizationError("have an action that cannot be read") from error
         frame = chat.family.frame((step.width, step.height), chat.model_size(step.width, step.height))
         for own, done in zip(said, performed, strict=False):  # an episode may end before the last
-            if same_kind(own, done) and not same_point(frame.to_screen(own), done, tolerance=NEAR):
+            if own.kind == done.kind and not same_point(frame.to_screen(own), done, tolerance=NEAR):
                 raise RetokenizationError("name other points than they clicked, as a model with other pictures does")
 
 
