@@ -52,7 +52,7 @@ _ENDINGS = ("</Output>", "</computer_env>", "[EOS]", "```")
 is the fence in which the prompt shows the format."""
 
 
-def parse_response(text: str) -> ParsedResponse:
+def parse_response(text: str, table: "Table | None" = None) -> ParsedResponse:
     """Return the thought and the actions of a response, or raise an `ActionParseError` of a `ParseErrorKind`.
 
     Without a label the response must be calls and nothing else, as for the desktop's parser: prose is no action.
@@ -66,14 +66,14 @@ def parse_response(text: str) -> ParsedResponse:
     rest = rest.strip()
     for ending in _ENDINGS:
         rest = rest.removesuffix(ending).rstrip()
-    response = _read(rest)
+    response = _read(rest, table or DESKTOP)
     return response if response.thought else replace(response, thought=head.strip())
 
 
 def parse_actions(text: str) -> tuple[Action, ...]:
     """Return the actions of calls, one a line, as a step of a trajectory has them: `click(start_box='(10,20)')`."""
     check_length(text, "action", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
-    return _actions(text)
+    return _actions(text, RECORDED)
 
 
 def parse_action(text: str) -> Action:
@@ -84,24 +84,27 @@ def parse_action(text: str) -> Action:
     return found[0]
 
 
-def render_response(action: Action, thought: str = "", *others: Action) -> str:
+def render_response(action: Action, thought: str = "", *others: Action, table: "Table | None" = None) -> str:
     """Return a whole response: a thought, if there is one, an action, and perhaps others behind it."""
+    known = (table or DESKTOP).syntax.actions
+    if missing := [each for each in (action, *others) if each.describe().partition("(")[0] not in known]:
+        raise ValueError(f"the grammar has no words for {missing[0]}")
     header = f"Thought: {thought.strip()}\n" if thought.strip() else ""
     text = "\n".join([f"{header}Action: {action.describe()}", *(other.describe() for other in others)])
     if "Action" in thought:
         read = None
         with suppress(ActionParseError):
-            read = parse_response(text)
+            read = parse_response(text, table)
         if read != ParsedResponse(thought.strip(), (action, *others)):
             raise ValueError(f"a thought must hold no call that could be read for the action, got {thought[:80]!r}")
     return text
 
 
-def _read(text: str) -> ParsedResponse:
+def _read(text: str, table: "Table") -> ParsedResponse:
     labels = list(_LABEL.finditer(text))
     if not labels:
         try:
-            return ParsedResponse("", _actions(text))
+            return ParsedResponse("", _actions(text, table))
         except ActionParseError as error:
             message = f"the response has no 'Action:', and is not calls alone: {error}"
             raise ActionParseError(ParseErrorKind.NO_ACTION, message) from error
@@ -112,10 +115,10 @@ def _read(text: str) -> ParsedResponse:
     errors = dict[re.Match[str], ActionParseError]()
     for label in dict.fromkeys((on_a_line[0], on_a_line[-1], labels[-1], labels[0])):
         no_end = any(isinstance(error, TypedTextError) for error in errors.values())
-        if no_end and not (label in on_a_line and _are_calls(text, on_a_line)):
+        if no_end and not (label in on_a_line and _are_calls(text, on_a_line, table)):
             break
         try:
-            found = _actions(text[label.end() :])
+            found = _actions(text[label.end() :], table)
         except ActionParseError as error:
             errors[label] = error
         else:
@@ -123,11 +126,11 @@ def _read(text: str) -> ParsedResponse:
     raise errors.get(on_a_line[-1]) or errors[on_a_line[0]]
 
 
-def _are_calls(text: str, labels: Sequence[re.Match[str]]) -> bool:
+def _are_calls(text: str, labels: Sequence[re.Match[str]], table: "Table") -> bool:
     """Return whether calls, and nothing else, stand between each label and the next one."""
     try:
         for label, following in pairwise(labels):
-            _actions(text[label.end() : following.start()])
+            _actions(text[label.end() : following.start()], table)
     except ActionParseError:
         return False
     return True
@@ -141,32 +144,11 @@ def _thought(before: str) -> str:
     return ""
 
 
-def _actions(text: str) -> tuple[Action, ...]:
-    calls = read_calls(text, _GRAMMAR)
+def _actions(text: str, table: "Table") -> tuple[Action, ...]:
+    calls = read_calls(text, table.syntax)
     if not calls:
         refuse(ParseErrorKind.NO_ACTION, "nothing follows 'Action:'")
-    return tuple(_action(call) for call in calls)
-
-
-def _action(call: Call) -> Action:
-    rule = _RULES.get(call.name)
-    if rule is None:
-        refuse(ParseErrorKind.UNKNOWN_ACTION, f"unknown action {call.name[:40]!r}; known are {', '.join(_RULES)}")
-    if rule.arguments is None:
-        return rule.build(_Arguments(call.name, call.arguments))
-    arguments: dict[str, Value] = {}
-    extra: dict[str, str] = {}
-    for written, value in call.arguments.items():
-        name = _ARGUMENT_ALIASES.get(written, written)
-        if name in rule.arguments and name not in arguments:
-            arguments[name] = value
-        elif name in rule.arguments:
-            refuse(ParseErrorKind.BAD_ARGUMENT, f"{call.name} has {written[:40]!r} twice")
-        elif name == "key" or name not in _GRAMMAR.arguments:  # `type(content='…', start_box='…')` is a known form
-            extra[written] = value.text
-    action = rule.build(_Arguments(call.name, arguments))
-    check_extra(call.name, extra, incomplete="start_box" in rule.arguments and "start_box" not in arguments)
-    return action
+    return tuple(map(table.action, calls))
 
 
 class _Arguments(NamedTuple):
@@ -265,8 +247,42 @@ class _Rule(NamedTuple):
     arguments: tuple[str, ...] | None = ()
 
 
-_DIRECTIONS: Mapping[str, Direction] = {"up": "up", "down": "down", "left": "left", "right": "right"}
+class Table:
+    """The actions that a grammar reads. A rule stands under all the names of its action, with spaces between."""
 
+    def __init__(self, rules: Mapping[str, _Rule]) -> None:
+        self._rules = {name: rule for names, rule in rules.items() for name in names.split()}
+        self.syntax = Grammar(
+            actions=self._rules.keys(),
+            arguments=_ARGUMENT_ALIASES.keys() | {name for rule in rules.values() for name in rule.arguments or ()},
+            texts={"content", "text"},
+            strict={name for name, rule in self._rules.items() if rule.arguments is None},
+        )
+
+    def action(self, call: Call) -> Action:
+        """Return the action that a call means."""
+        rule = self._rules.get(call.name)
+        if rule is None:
+            problem = f"unknown action {call.name[:40]!r}; known are {', '.join(self._rules)}"
+            refuse(ParseErrorKind.UNKNOWN_ACTION, problem)
+        if rule.arguments is None:
+            return rule.build(_Arguments(call.name, call.arguments))
+        arguments: dict[str, Value] = {}
+        extra: dict[str, str] = {}
+        for written, value in call.arguments.items():
+            name = _ARGUMENT_ALIASES.get(written, written)
+            if name in rule.arguments and name not in arguments:
+                arguments[name] = value
+            elif name in rule.arguments:
+                refuse(ParseErrorKind.BAD_ARGUMENT, f"{call.name} has {written[:40]!r} twice")
+            elif name == "key" or name not in self.syntax.arguments:
+                extra[written] = value.text  # but `type(content='…', start_box='…')` is a known form
+        action = rule.build(_Arguments(call.name, arguments))
+        check_extra(call.name, extra, incomplete="start_box" in rule.arguments and "start_box" not in arguments)
+        return action
+
+
+_DIRECTIONS: Mapping[str, Direction] = {"up": "up", "down": "down", "left": "left", "right": "right"}
 _ARGUMENT_ALIASES = {
     "point": "start_box",
     "start_point": "start_box",
@@ -277,49 +293,31 @@ _ARGUMENT_ALIASES = {
     "press": "key",
     "text": "content",  # tests of the desktop's parser: `type(text='Hello', start_box='(300,400)')`
 }
-
-_POINTED = ("start_box",)
-_click = _Rule(_clicked, _POINTED)
-_double_click = _Rule(partial(_clicked, count=2), _POINTED)
-_right_click = _Rule(partial(_clicked, button="right"), _POINTED)
-_hover = _Rule(lambda arguments: actions.Hover(*arguments.point("start_box")), _POINTED)
-_drag = _Rule(
-    lambda arguments: actions.Drag(*arguments.start(), *arguments.point("end_box")), ("start_box", "end_box")
-)
-_key_up = _Rule(partial(_keyed, actions.KeyUp), ("key",))
-
-_RULES: Mapping[str, _Rule] = {
-    "click": _click,
-    "left_single": _click,
-    "left_click": _click,  # here and below: the names under which the desktop performs them too
-    "left_double": _double_click,
-    "double_click": _double_click,
-    "right_single": _right_click,
-    "right_click": _right_click,
+_POINTED, _BETWEEN = ("start_box",), ("start_box", "end_box")
+_DESKTOP: Mapping[str, _Rule] = {
+    "click left_single left_click": _Rule(_clicked, _POINTED),
+    "left_double double_click": _Rule(partial(_clicked, count=2), _POINTED),
+    "right_single right_click": _Rule(partial(_clicked, button="right"), _POINTED),
     "middle_click": _Rule(partial(_clicked, button="middle"), _POINTED),
-    "hover": _hover,
-    "mouse_move": _hover,
-    "move_to": _hover,  # ui-tars 0.5.1, `GUIActionType`
-    "drag": _drag,
-    "select": _drag,
-    "left_click_drag": _drag,
+    "hover mouse_move move_to": _Rule(lambda given: actions.Hover(*given.point("start_box")), _POINTED),
+    "drag select left_click_drag": _Rule(
+        lambda given: actions.Drag(*given.start(), *given.point("end_box")), _BETWEEN
+    ),
     "scroll": _Rule(_scroll, ("start_box", "direction")),
     "hotkey": _Rule(_hotkey, ("key",)),
     "press": _Rule(partial(_keyed, actions.Press), ("key",)),
     "keydown": _Rule(partial(_keyed, actions.KeyDown), ("key",)),
-    "keyup": _key_up,
-    "release": _key_up,  # Python parser: `action_type in ["release", "keyup"]`
-    "type": _Rule(lambda arguments: actions.TypeText(arguments.text("content")), ("content",)),
+    "keyup release": _Rule(partial(_keyed, actions.KeyUp), ("key",)),
+    "type": _Rule(lambda given: actions.TypeText(given.text("content")), ("content",)),
     "wait": _Rule(lambda _: actions.Wait()),
     "call": _Rule(_called, None),
     "finished": _Rule(_finished, ("content",)),
     "call_user": _Rule(lambda _: actions.CallUser()),
     "error_env": _Rule(lambda _: actions.Fail()),
 }
+"""The first name is that of records; others are those of UI-TARS-desktop, of the Python parser (`release`), and of
+`GUIActionType` in ui-tars 0.5.1 (`move_to`)."""
 
-_GRAMMAR = Grammar(
-    actions=_RULES.keys(),
-    arguments={argument for rule in _RULES.values() for argument in rule.arguments or ()} | _ARGUMENT_ALIASES.keys(),
-    texts={"content", "text"},
-    strict={name for name, rule in _RULES.items() if rule.arguments is None},
-)
+DESKTOP = Table(_DESKTOP)
+RECORDED = DESKTOP
+"""The table by which records are read: it has every action."""
