@@ -22,7 +22,7 @@ import re
 from typing import Any
 
 from arpo.agent.actions import Action
-from arpo.agent.computer_use import calls_of, parse_calls
+from arpo.agent.computer_use import COMPUTER, calls_of
 from arpo.agent.response import ParsedResponse, ParseErrorKind, refuse
 from arpo.agent.tool_calls import Call, write_calls
 
@@ -39,7 +39,7 @@ def parse_response(text: str) -> ParsedResponse:
 
     The arguments of a function of the desktop are texts; `arpo.agent.functions.typed` gives them their types.
     """
-    return parse_calls(text, read_call, OPENING)
+    return COMPUTER.parse(text, read_call, OPENING)
 
 
 def render_response(action: Action, thought: str = "", *others: Action) -> str:
