@@ -169,7 +169,7 @@ def test_what_the_check_at_the_start_counts_is_what_osworld_s_machines_need():
         budget = Budget(**plain(cfg)["requires"]["budget"])
         assert budget.needs() == "3 desktops: 3 GiB of memory, 2 cores, 0 GiB of disk"
         assert budget.memory_mb < build(cfg.env.make_env.machine).memory_mb  # what one may take, and most do not
-    for experiment in ("smoke", "arpo_miniwob", "dart_miniwob", "warmstart_fake", "warmstart_habits"):
+    for experiment in ("smoke", "smoke_phone", "arpo_miniwob", "dart_miniwob", "warmstart_fake", "warmstart_habits"):
         assert composed(f"experiment={experiment}").requires == {}  # a laptop has all of it
 
 
@@ -198,7 +198,7 @@ def test_the_first_job_opens_pages_in_one_process():
 
 
 def test_an_experiment_names_a_warm_start_that_writes_the_checkpoint_it_loads():
-    for experiment in ("smoke", "arpo_miniwob", "dart_miniwob"):
+    for experiment in ("smoke", "smoke_phone", "arpo_miniwob", "dart_miniwob"):
         cfg = composed(f"experiment={experiment}", "paths.output=out", model=None)
         warm = composed(f"experiment={cfg.warmstart}", run_dir="out/folder", model=None)
         assert cfg.model.path == f"out/{warm.name}/default/policy"

@@ -3,17 +3,19 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 from arpo.agent import computer_use, computer_use_xml, ui_tars
 from arpo.agent.actions import Action, Call
 from arpo.agent.functions import Function, Kind, typed
+from arpo.agent.mobile_use import PHONE
 from arpo.agent.response import ParsedResponse, ParseErrorKind, refuse
 from arpo.bounds import checked
 from arpo.errors import ActionParseError, ConfigError, TaskFormatError
 
-GrammarName = Literal["ui_tars", "computer_use", "computer_use_xml"]
+GrammarName = Literal["ui_tars", "computer_use", "computer_use_xml", "ui_tars_mobile", "mobile_use"]
 
 
 class RenderResponse(Protocol):
@@ -52,6 +54,12 @@ GRAMMARS: Mapping[GrammarName, ActionGrammar] = {
     "ui_tars": ActionGrammar(ui_tars.parse_response, ui_tars.render_response),
     "computer_use": ActionGrammar(computer_use.parse_response, computer_use.render_response),
     "computer_use_xml": ActionGrammar(computer_use_xml.parse_response, computer_use_xml.render_response),
+    "ui_tars_mobile": ActionGrammar(
+        partial(ui_tars.parse_response, table=ui_tars.PHONE), partial(ui_tars.render_response, table=ui_tars.PHONE)
+    ),
+    "mobile_use": ActionGrammar(
+        partial(computer_use.parse_response, tool=PHONE), partial(computer_use.render_response, tool=PHONE)
+    ),
 }
 
 
@@ -75,8 +83,8 @@ def _text(name: str) -> str:
 # The computer-use prompt that UI-TARS-1.5 was trained with; the tool `computer_use` for a screen of 1000 x 1000, from
 # Qwen's cookbook (QwenLM/Qwen3-VL, cookbooks/utils/agent_function_call.py); and the messages with tools that
 # qwen-agent and the chat template of Qwen3.5 write. Any change to one of them, of a single space, is another prompt.
-_UI_TARS = _text("ui_tars.txt")
-_COMPUTER_USE = json.loads(_text("computer_use.json"))
+_UI_TARS, _UI_TARS_MOBILE = _text("ui_tars.txt"), _text("ui_tars_mobile.txt")
+_COMPUTER_USE, _MOBILE_USE = json.loads(_text("computer_use.json")), json.loads(_text("mobile_use.json"))
 JSON_CALLS, _XML_CALLS = (_text(name).removesuffix("\n") for name in ("json_calls.txt", "xml_calls.txt"))
 _AFTER_THE_ACTIONS = "\n## Note\n"
 _TYPES: Mapping[Kind, str] = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
@@ -134,9 +142,9 @@ class Prompt:
         return cls("Your are a helpful assistant.", _ui_tars(functions), functions=functions)
 
     @classmethod
-    def compact(cls, functions: Sequence[Function] = ()) -> Self:
+    def compact(cls, functions: Sequence[Function] = (), grammar: GrammarName = "ui_tars") -> Self:
         """Return the shortest prompt, for tiny models that know only one task family."""
-        return cls("", _listed(functions) + _PLACEHOLDER, screenshot_apart=False, functions=functions)
+        return cls("", _listed(functions) + _PLACEHOLDER, False, grammar, functions)
 
     @classmethod
     def computer_use(cls, functions: Sequence[Function] = ()) -> Self:
@@ -157,6 +165,16 @@ class Prompt:
     def compact_computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt for such calls, for tiny models; functions are tools beside it."""
         return cls("", _listed(map(_tool, functions)) + _PLACEHOLDER, False, "computer_use_xml", functions)
+
+    @classmethod
+    def ui_tars_mobile(cls) -> Self:
+        """Return the prompt by which UI-TARS operates a phone, `MOBILE_USE_DOUBAO` of ui-tars 0.1.4."""
+        return cls("You are a helpful assistant.", _UI_TARS_MOBILE, grammar="ui_tars_mobile")
+
+    @classmethod
+    def mobile_use(cls) -> Self:
+        """Return a prompt by which Qwen3-VL operates a phone: its tool for that, described in words of our own."""
+        return cls(JSON_CALLS.replace("{tools}", _signature(**_MOBILE_USE)), _PLACEHOLDER, False, "mobile_use")
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from arpo.agent import actions
+from arpo.agent import actions, phone
 from arpo.agent.actions import INTEGER_DIGITS, POINTER, Action, Direction, Scalar
 from arpo.agent.keys import split_keys
 from arpo.agent.response import (
@@ -318,6 +318,15 @@ _DESKTOP: Mapping[str, _Rule] = {
 """The first name is that of records; others are those of UI-TARS-desktop, of the Python parser (`release`), and of
 `GUIActionType` in ui-tars 0.5.1 (`move_to`)."""
 
-DESKTOP = Table(_DESKTOP)
-RECORDED = DESKTOP
+_PHONE: Mapping[str, _Rule] = {
+    "long_press": _Rule(lambda given: phone.LongPress(*given.point("start_box")), _POINTED),
+    "swipe": _Rule(lambda given: phone.Swipe(*given.point("start_box"), *given.point("end_box")), _BETWEEN),
+    "open_app": _Rule(lambda given: phone.OpenApp(given.text("app_name")), ("app_name",)),
+    "press_back": _Rule(lambda _: phone.Back()),
+    "press_home": _Rule(lambda _: phone.Home()),
+}
+"""Of the prompt for phones (`MOBILE_USE_DOUBAO`) and of UI-TARS-desktop's operator by adb, which has `swipe`."""
+
+DESKTOP, PHONE = Table(_DESKTOP), Table({**_DESKTOP, **_PHONE})
+RECORDED = PHONE
 """The table by which records are read: it has every action."""

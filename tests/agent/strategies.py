@@ -5,7 +5,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
-from arpo.agent import actions
+from arpo.agent import actions, phone
 from arpo.agent.actions import MAX_COORDINATE
 from arpo.agent.keys import KEYS
 
@@ -61,4 +61,11 @@ calls = st.builds(actions.Call, texts.filter(bool), st.dictionaries(argument_nam
 
 plain_text = st.text(alphabet=string.ascii_letters + string.digits + " .,:;!?@#/-_", min_size=1).filter(
     lambda text: not text.startswith(" ")
+)
+
+phone_actions = st.one_of(
+    st.builds(phone.Swipe, coordinates, coordinates, coordinates, coordinates),
+    st.builds(phone.LongPress, coordinates, coordinates),
+    st.builds(phone.OpenApp, texts),
+    st.sampled_from([phone.Back(), phone.Home()]),
 )

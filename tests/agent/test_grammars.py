@@ -14,6 +14,7 @@ from arpo.agent import actions
 from arpo.agent.actions import CoordinateFrame
 from arpo.agent.computer_use import calls_of
 from arpo.agent.functions import Function
+from arpo.agent.phone import Swipe
 from arpo.agent.prompt import GRAMMARS, GrammarName, Prompt, thought_of
 from arpo.agent.pyautogui import to_pyautogui
 from arpo.agent.response import ParseErrorKind
@@ -95,14 +96,17 @@ def test_what_is_written_is_read_as_the_same_action_and_thought(name, action, th
     except ActionParseError:
         assert any("\ud800" <= letter <= "\udfff" for letter in text)  # half a character, which no model writes
         return
-    wanted = actions.Hotkey((action.key,)) if name != "ui_tars" and isinstance(action, actions.Press) else action
+    wanted = action
+    if name.startswith("computer_use") and isinstance(action, actions.Press):
+        wanted = actions.Hotkey((action.key,))
     assert read == (wanted,)
     assert parsed.thought == thought.strip()
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_a_response_of_several_actions_is_read_as_these(name):
-    several = (actions.Click(1, 2), actions.TypeText("it's"), actions.Drag(1, 2, 3, 4), actions.Finished())
+    way = Swipe(1, 2, 3, 4) if name == "mobile_use" else actions.Drag(1, 2, 3, 4)
+    several = (actions.Click(1, 2), actions.TypeText("it's"), way, actions.Finished())
     parsed = GRAMMARS[name].parse(GRAMMARS[name].render(several[0], "I see.", *several[1:]))
     assert (parsed.thought, parsed.actions) == ("I see.", several)
 
