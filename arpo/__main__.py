@@ -25,6 +25,10 @@ COMMANDS = {
         "python -m arpo episodes outputs/arpo_miniwob/default --to parquet",
         "Write a run's episodes, screenshots inside, as a dataset with a card.",
     ),
+    "new": (
+        "python -m arpo new env kiosk --to ../kiosk",
+        "Write a package with an environment or a method that trains at once, for you to change.",
+    ),
     "view": (
         "python -m arpo view outputs/arpo_miniwob/default",
         "Write a folder that shows a run in a browser: groups, episodes, steps, tokens, and what updates did to them.",
@@ -60,6 +64,7 @@ TOOLS = {
     "merge": "arpo.apps.merge",
     "episodes": "arpo.apps.dataset.parquet",
     "compare": "arpo.apps.comparison.command",
+    "new": "arpo.apps.new",
     "view": "arpo.apps.viewer.command",
     "tasks": "arpo.apps.tasks",
     "mcp": "arpo.apps.mcp_server",

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo.__main__ import REMOVED
 from arpo.apps.comparison.command import parser as compare_parser
 from arpo.apps.merge import parser as merge_parser
+from arpo.apps.new import parser as new_parser
 from arpo.apps.tasks import parser as tasks_parser
 from arpo.apps.viewer.command import parser as view_parser
 from arpo.errors import ArpoError
@@ -82,7 +83,7 @@ def check_job(script: str, job: tuple[str, ...]) -> None:
     check_arguments(composed(*job, config=script.removesuffix(".py"), model=model))
 
 
-PARSERS = {"compare": compare_parser, "merge": merge_parser, "view": view_parser}
+PARSERS = {"compare": compare_parser, "merge": merge_parser, "new": new_parser, "view": view_parser}
 SCRIPTS = {"plan": "plan", "rehearse": "train.py", "train": "train.py", "evaluate": "evaluate.py"}
 
 

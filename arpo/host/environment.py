@@ -29,6 +29,8 @@ HIDDEN = "(hidden)"
 CONNECT_S = 3.0
 OBJECTS = 20_000
 """New objects at which garbage is collected. At Python's 700, imports of millions are searched in vain for seconds."""
+OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""The folder of this code."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -80,12 +82,28 @@ def set_up_process() -> None:
     """
     gc.set_threshold(OBJECTS)
     spare_loopback()
+    find_package()
     os.environ["PYTHONUTF8"] = "1"
     if sys.getfilesystemencoding() != "utf-8":
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def find_package() -> None:
+    """Find modules in the folder that a program starts in, behind all others; where it has a `conf/`, children do too.
+
+    So an environment, a method or an agent of its own is imported from there, here and in workers, as in our folder.
+    """
+    here = os.path.abspath(os.curdir) if os.path.isdir(os.curdir) else OURS
+    if here == OURS:
+        return
+    if here not in sys.path:
+        sys.path.append(here)
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if os.path.isdir(os.path.join(here, "conf")) and here not in known:  # children look there before all else
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*known, here)))
 
 
 def spare_loopback() -> None:

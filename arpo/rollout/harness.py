@@ -244,7 +244,8 @@ class Function(Harness):
             raise ConfigError(f"harness.function={self.function}: its module cannot be imported: {error}") from error
         if not asyncio.iscoroutinefunction(found):
             raise ConfigError(
-                f"harness.function={self.function} is no `async def` that can be found: name one in full"
+                f"harness.function={self.function} is no `async def` that can be found: name one in full, and "
+                "start in the folder of its module, or let PYTHONPATH name that"
             )
 
     @property

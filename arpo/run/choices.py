@@ -1,4 +1,4 @@
-"""The choices of each group of the configuration: files of conf/ and of studies, and lines of conf/choices.yaml."""
+"""The choices of each group: files of conf/, of studies and of a package, and lines of conf/choices.yaml."""
 
 import json
 import os
@@ -16,16 +16,19 @@ from omegaconf import OmegaConf
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
 STUDIES = sorted(ROOT.glob("experiments/*/conf"))
+OUTSIDE = [Path.cwd() / "conf"] if os.path.isdir("conf") and not os.path.samefile("conf", CONF) else []
+"""The choices of a package of its own, where a program starts in its folder."""
 SHAPES = ROOT / "arpo" / "models" / "shapes"
 
 
-class StudiesSearchPath(SearchPathPlugin):
-    """The end of Hydra's search path: the configurations of studies."""
+class FurtherSearchPath(SearchPathPlugin):
+    """The end of Hydra's search path: the configurations of studies, and those of the package we start in."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folder of each study."""
-        for folder in STUDIES:
-            search_path.append("study", f"file://{folder}")
+        """Append the folder of each."""
+        for provider, folders in (("study", STUDIES), ("package", OUTSIDE)):
+            for folder in folders:
+                search_path.append(provider, f"file://{folder}")
 
 
 @cache
@@ -39,7 +42,7 @@ def short_choices() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def register_choices() -> None:
     """Let Hydra find the choices that are no files of conf/, once a process."""
-    Plugins.instance().register(StudiesSearchPath)
+    Plugins.instance().register(FurtherSearchPath)
     store = ConfigStore.instance()
     for group, choices in short_choices().items():
         for name, node in choices.items():
@@ -60,5 +63,6 @@ def groups_in(folder: str) -> list[str]:
 
 
 def _places(folder: str) -> list[Path]:
-    """Return the places of a folder, in conf/ and beside studies."""
-    return [above / folder for above in (CONF, *STUDIES) if os.path.isdir(above / folder)]  # its name may be too long
+    """Return the places of a folder: in conf/, beside studies, and in a package of its own."""
+    above = (CONF, *STUDIES, *OUTSIDE)
+    return [each / folder for each in above if os.path.isdir(each / folder)]  # its name may be too long

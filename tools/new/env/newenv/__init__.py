@@ -1,0 +1,1 @@
+"""An environment for ARPO, and its tasks."""

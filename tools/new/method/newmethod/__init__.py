@@ -1,0 +1,1 @@
+"""A method of learning for ARPO."""
