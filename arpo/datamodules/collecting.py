@@ -150,7 +150,7 @@ class DemonstrationCollector:
             observation = await env.reset(task)
             instruction = observation.instruction or task.instruction
             while len(steps) < self.max_steps and outcome is None:
-                frame = self._frame(observation)
+                frame = model_frame(observation, self.family, self.image_limits)
                 said = frame.to_model(await self._next_action(env, task, length, rng))
                 done = frame.to_screen(said)
                 key, size = screenshot_key(observation.screenshot), (observation.width, observation.height)
@@ -174,12 +174,14 @@ class DemonstrationCollector:
         habit = random.Random(derive_seed(self.seed, "habit", task.id, _habit_key(right)))
         return self.demonstrator.act(right, await env.distractors(), length, rng, habit)
 
-    def _frame(self, observation: Observation) -> CoordinateFrame:
-        family, (least, most) = family_named(self.family), self.image_limits
-        height, width = smart_resize(
-            observation.height, observation.width, factor=family.resize_factor, min_pixels=least, max_pixels=most
-        )
-        return family.frame((observation.width, observation.height), (width, height))
+
+def model_frame(observation: Observation, family: str, image_limits: tuple[int, int]) -> CoordinateFrame:
+    """Return the frame of a screen and the image of it that a model of a family sees, whose pixels have limits."""
+    known, (least, most) = family_named(family), image_limits
+    height, width = smart_resize(
+        observation.height, observation.width, factor=known.resize_factor, min_pixels=least, max_pixels=most
+    )
+    return known.frame((observation.width, observation.height), (width, height))
 
 
 def _habit_key(action: Action) -> str:

@@ -21,6 +21,7 @@ from arpo.agent.actions import Click, Finished
 from arpo.agent.prompt import GRAMMARS, ActionGrammar, Prompt
 from arpo.bounds import AtLeastOne, NotNegative, Share, checked
 from arpo.datamodules.collecting import DemonstrationCollector
+from arpo.datamodules.published import PublishedCollector
 from arpo.datamodules.rollouts import Batches
 from arpo.errors import ConfigError, first_of
 from arpo.host.files import atomically
@@ -44,7 +45,7 @@ class DemonstrationDataModule(L.LightningDataModule):
     """Demonstrations that are collected once, kept on disk, and served shuffled, by optimizer steps.
 
     Args:
-        collector: Plays what is not there yet.
+        collector: Plays what is not there yet, or reads it from a file.
         tasks: What to demonstrate.
         directory: Where demonstrations are kept; collected again only when tasks or collector changed.
         prompt: The prompt that the policy will be trained and used with.
@@ -61,7 +62,7 @@ class DemonstrationDataModule(L.LightningDataModule):
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
-        collector: DemonstrationCollector,
+        collector: DemonstrationCollector | PublishedCollector,
         tasks: Sequence[Task],
         directory: str | Path,
         prompt: Prompt,

@@ -101,14 +101,16 @@ def _must_refuse(when: str, env: DesktopEnv, *, task: Task | None) -> list[str]:
     calls: dict[str, Callable[[], object]] = {"step": lambda: env.step(Wait()), "evaluate": env.evaluate}
     if task is not None:
         calls["reset"] = lambda: env.reset(task)
-    broken = []
-    for name, call in calls.items():
-        try:
-            call()
-        except EnvError:
-            continue
-        except Exception as error:  # noqa: BLE001 - likewise
-            broken.append(f"{name} {when} does not raise EnvError, but {type(error).__name__}: {error}")
-            continue
-        broken.append(f"{name} {when} does not raise EnvError")
-    return broken
+    found = {name: _instead_of_env_error(call) for name, call in calls.items()}
+    return [f"{name} {when} does not raise EnvError{but}" for name, but in found.items() if but is not None]
+
+
+def _instead_of_env_error(call: Callable[[], object]) -> str | None:
+    """Return what a call raises in the place of an EnvError, as the end of a sentence; None where it raises that."""
+    try:
+        call()
+    except EnvError:
+        return None
+    except Exception as error:  # noqa: BLE001 - likewise
+        return f", but {type(error).__name__}: {error}"
+    return ""

@@ -10,10 +10,12 @@ import pytest
 
 from arpo.__main__ import main
 from arpo.apps.dataset import parquet
-from arpo.apps.dataset.parquet import export_parquet
+from arpo.apps.dataset.parquet import export_parquet, restore
+from arpo.datamodules.examples import read_examples, successes
 from arpo.errors import ArpoError, ConfigError
 from arpo.rollout.storage import TrajectoryStore
-from tests.rollout.trajectories import make_trajectory
+from arpo.types import Trajectory, screenshot_key
+from tests.rollout.trajectories import make_png, make_trajectory, scripted
 
 
 @pytest.fixture
@@ -128,6 +130,43 @@ def test_a_dataset_becomes_the_store_that_it_was_made_of(run, tmp_path, caplog):
             # a dataset holds no half of a character
             utf_8 = trajectory.instruction.encode(errors="replace").decode()
             assert found == replace(trajectory, instruction=utf_8)
+
+
+def as_a_tree(trajectory: Trajectory) -> Trajectory:
+    """The episode of a foreign agent: a branch, a root of another model, and a picture that is no step's screen."""
+    picture = make_png(200)
+    first = trajectory.exchanges[0]
+    shown = replace(first.pictures[0], key=screenshot_key(picture))
+    others = (replace(first, parent=0), replace(first, parent=None, pictures=(shown,), trained=False, delivered=1))
+    return replace(
+        trajectory,
+        exchanges=(*trajectory.exchanges, *others),
+        screenshots={**trajectory.screenshots, shown.key: picture},
+    )
+
+
+def test_a_hundred_episodes_through_datasets_are_the_same_demonstrations_foreign_agents_among_them(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="the extra `parquet` has it: uv pip install pyarrow datasets")
+    store, kinds = TrajectoryStore(tmp_path / "stored"), (scripted, make_trajectory)
+    for number in range(100):
+        name = f"demonstration-0/{number}/0" if number % 2 else f"{number // 10}/{number}/0"
+        facts = {"task_id": f"task-{number}", "task_reward": float(number % 3 > 0), "shade": number}
+        made = replace(kinds[number % 2 == 0](name, **facts), instruction=f"Click on {number}.")
+        store.write(as_a_tree(made) if number % 10 == 0 else made)
+    export_parquet(store.root, tmp_path / "made")
+    files = {path.stem: str(path) for path in (tmp_path / "made" / "data").iterdir()}
+    loaded = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path / "cache"))
+    (tmp_path / "again" / "data").mkdir(parents=True)
+    for split, rows in loaded.items():  # as one filters and shares them
+        rows.to_parquet(str(tmp_path / "again" / "data" / f"{split}.parquet"))
+    assert restore(tmp_path / "again", tmp_path / "back") == 100
+    back = TrajectoryStore(tmp_path / "back")
+    before, after = (read_examples(each, successes, lambda each: each.task_reward > 0.5) for each in (store, back))
+    assert len(before) == sum(number % 3 > 0 for number in range(100))
+    assert after == before
+    assert sum(not each.has_a_step_an_exchange for (each,) in after if each.exchanges) == 6  # tens, but 0, 30, 60, 90
+    for (one,), (other,) in zip(before, after, strict=True):
+        assert back.load_screenshots(other).screenshots == store.load_screenshots(one).screenshots
 
 
 def test_what_is_no_dataset_is_refused_and_nothing_is_left(run, tmp_path, caplog):

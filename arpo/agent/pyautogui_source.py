@@ -1,0 +1,110 @@
+"""Pyautogui source to actions: what AgentNet and AGUVIS write, read as text. Nothing of it is run.
+
+pyautogui.moveTo(x=0.3281, y=0.4697)            points are shares of the screen
+pyautogui.dragTo(x=0.5025, y=0.6039, button='left')
+computer.terminate(status='success')            and mobile.terminate, of AGUVIS
+"""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from arpo.agent import actions
+from arpo.agent.actions import Action, Drag, Hover, Scroll
+from arpo.agent.response import MAX_CHARACTERS, ParseErrorKind, check_length, read_hotkey, read_key, refuse
+from arpo.errors import ActionParseError
+
+CLICKS: Mapping[str, tuple[str, int]] = {
+    "click": ("left", 1),
+    "rightClick": ("right", 1),
+    "middleClick": ("middle", 1),
+    "doubleClick": ("left", 2),
+    "tripleClick": ("left", 3),
+}
+KEYS = {"press": actions.Press, "keyDown": actions.KeyDown, "keyUp": actions.KeyUp}
+FIRST = {"write": "message", "typewrite": "message", "terminate": "status", **dict.fromkeys(KEYS, "keys")}
+"""The name of the first argument, where it is not x, clicks, or seconds."""
+
+
+def read_pyautogui(source: str, width: int, height: int) -> tuple[Action, ...]:
+    """Return the actions of source whose points are shares of a screen, in the pixels of that screen.
+
+    A move right before a drag or a turn of the wheel is where that begins.
+
+    Raises:
+        ActionParseError: If it is something else than calls with plain arguments, or (`unknown_action`) a call that no
+            action of ours is, such as a triple click.
+    """
+    check_length(source, "source", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
+    try:
+        statements = ast.parse(source.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        refuse(ParseErrorKind.BAD_SYNTAX, f"{source[:80]!r} is no Python: {error}")
+    found: list[Action] = []
+    for statement in statements:
+        for action in _read(statement, width, height):
+            if isinstance(action, Drag | Scroll) and not action.start and found and isinstance(found[-1], Hover):
+                x, y = found.pop().points[0]
+                action = replace(action, x=x, y=y)  # noqa: PLW2901 - the same action, with its beginning
+            found.append(action)
+    return tuple(found) or refuse(ParseErrorKind.NO_ACTION, "there is no call")
+
+
+def _read(statement: ast.stmt, width: int, height: int) -> list[Action]:
+    text = ast.unparse(statement)[:80]
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name("pyautogui" | "computer" | "mobile"), name), args, keywords)):
+            pass
+        case _:
+            refuse(ParseErrorKind.UNKNOWN_ACTION, f"{text} is no call of pyautogui")
+    try:
+        given = [ast.literal_eval(each) for each in args]
+        named = dict(zip((FIRST.get(name, "x"), "y"), given, strict=False))
+        named |= {str(each.arg): ast.literal_eval(each.value) for each in keywords}
+        return _actions(name, given, named, (width, height))
+    except ActionParseError as error:
+        raise ActionParseError(error.kind, f"{text}: {error}") from error
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        refuse(ParseErrorKind.BAD_ARGUMENT, f"{text} has other arguments than it needs: {error!r}")
+
+
+def _actions(name: str, given: list[Any], named: dict[str, Any], screen: tuple[int, int]) -> list[Action]:  # noqa: PLR0911 - one a kind
+    match name:
+        case _ if name in CLICKS:
+            button, count = CLICKS[name]
+            kind: Any = named.get("button", button), named.get("clicks", count)
+            if kind not in actions.CLICKS:
+                refuse(ParseErrorKind.UNKNOWN_ACTION, "no action of ours is that click")
+            where = _point(named["x"], named["y"], screen) if "x" in named else (None, None)
+            return [actions.Click(*where, *kind)]
+        case "moveTo":
+            return [Hover(*_point(named["x"], named["y"], screen))]
+        case "dragTo":
+            begin = _point(*named["from_coord"], screen) if "from_coord" in named else (None, None)
+            return [Drag(*begin, *_point(*named.get("to_coord") or (named["x"], named["y"]), screen))]
+        case "scroll" | "vscroll" | "hscroll":
+            amount = named.get("clicks", named.get("page", *given[:1] or (0,)))
+            if amount == 0:  # AGUVIS has some, whose direction stands in words beside them
+                refuse(ParseErrorKind.UNKNOWN_ACTION, "it does not say how far")
+            ways: tuple[Any, Any] = ("right", "left") if name == "hscroll" else ("up", "down")
+            return [Scroll(ways[amount < 0])]
+        case "write" | "typewrite":
+            return [actions.TypeText("".join(named["message"]))]
+        case "press" | "keyDown" | "keyUp":
+            keys = named["key"] if "key" in named else named["keys"]
+            return [KEYS[name](read_key(key)) for key in ([keys] if isinstance(keys, str) else keys)]
+        case "hotkey":
+            return [read_hotkey(named.get("keys") or (given if isinstance(given[0], str) else given[0]))]
+        case "sleep" | "wait":
+            return [actions.Wait()]
+        case "terminate":
+            return [actions.Finished() if named["status"] == "success" else actions.Fail()]
+        case _:
+            refuse(ParseErrorKind.UNKNOWN_ACTION, "no action of ours is that call")
+
+
+def _point(x: float, y: float, screen: tuple[int, int]) -> actions.Point:
+    if not (0 <= x <= 1 and 0 <= y <= 1):
+        refuse(ParseErrorKind.BAD_ARGUMENT, "a point must be two shares of the screen, from 0 to 1")
+    return x * screen[0], y * screen[1]

@@ -1,0 +1,226 @@
+"""Trajectories that others have published, as demonstrations: files of AgentNet, of AGUVIS and of UI-TARS.
+
+`agentnet` (OpenCUA, arXiv 2508.09123): a line an episode, whose steps have a picture's name and pyautogui source.
+`aguvis` (arXiv 2412.04454, stage 2): a list of steps; those whose pictures differ in their last number alone, and
+whose instruction is the same, are an episode. `ui_tars` (bytedance/UI-TARS, `data/`): an episode is a list of
+messages, a file `.json` or a line of another one, with pictures as parts of the type `image_url`. Responses without a
+picture of their own before them, such as the history of old steps, are left out.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+
+from arpo.agent.actions import Action, CoordinateFrame, Finished, Terminal
+from arpo.agent.prompt import GRAMMARS, GrammarName, thought_of
+from arpo.agent.pyautogui_source import read_pyautogui
+from arpo.agent.response import ParseErrorKind
+from arpo.agent.ui_tars import parse_response
+from arpo.bounds import AtLeastOne, Threshold, checked
+from arpo.datamodules.collecting import model_frame
+from arpo.envs.screenshot import check_screenshot
+from arpo.errors import ActionParseError, ConfigError, EnvError, TaskFormatError, first_of
+from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
+
+log = logging.getLogger(__name__)
+
+Form = Literal["agentnet", "aguvis", "ui_tars"]
+_NUMBERED = re.compile(r"(.*?)[_-]?(\d+)\.\w+")
+_GOAL = re.compile(r"Instruction:\s*(.+?)\s*(?:Previous actions:|\Z)", re.DOTALL)
+_HEADING = "## User Instruction"
+"""Stands before the instruction in UI-TARS's first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    id: str
+    instruction: str
+    steps: tuple[tuple[str, str, str, str], ...]
+    """Of each its place in the file, its picture, its thought, and its action in the form's own grammar."""
+    succeeded: bool = True
+
+
+def published_tasks(file: str, form: Form) -> list[Task]:
+    """Return a task for each episode of a file, or raise a `ConfigError` that names file, line and field."""
+    tasks: dict[str, Task] = {}
+    for episode in _episodes(file, form):
+        if episode.id in tasks:
+            raise ConfigError(f"{episode.steps[0][0]}: the episode {episode.id} is there twice; remove one of them")
+        digest = hashlib.sha256(repr(episode).encode(errors="replace")).hexdigest()
+        tasks[episode.id] = Task(episode.id, episode.instruction, form, {"digest": digest})
+    return list(tasks.values())
+
+
+@checked
+@dataclass(slots=True)
+class PublishedCollector:
+    """A collector like `DemonstrationCollector` that plays nothing: its demonstrations are those of a file.
+
+    Args:
+        demonstrator: The file, whose form is `form`.
+        images: The folder of its pictures.
+        max_steps: Longer episodes are left out.
+    """
+
+    demonstrator: str
+    form: Form
+    images: str
+    max_steps: AtLeastOne
+    family: str
+    image_limits: tuple[AtLeastOne, AtLeastOne]
+    success_threshold: Threshold
+    seed: int = 0
+    grammar: GrammarName = "ui_tars"
+
+    def collect(self, tasks: Sequence[Task], per_task: int, *, first: int = 0) -> Generator[list[Trajectory]]:
+        """Yield the demonstration of each task, in the order of the file; none where it cannot be one of ours."""
+        if per_task != 1:
+            raise ConfigError(f"datamodule.per_task={per_task}: a file has one demonstration a task, so set it to 1")
+        wanted = {task.id: place for place, task in enumerate(tasks) if place >= first}
+        left_out: Counter[str] = Counter()
+        for episode in _episodes(self.demonstrator, self.form):
+            try:
+                yield [self._trajectory(episode, wanted[episode.id])] if episode.id in wanted else []
+            except TaskFormatError as error:
+                left_out[str(error)] += 1
+        if left_out:
+            reasons = first_of([f"{number} for {reason}" for reason, number in left_out.most_common()])
+            log.warning("%d episodes of %s are left out: %s", left_out.total(), self.demonstrator, reasons)
+
+    def _trajectory(self, episode: _Episode, place: int) -> Trajectory:
+        if len(episode.steps) > self.max_steps:
+            raise TaskFormatError(f"more than max_steps={self.max_steps} steps")
+        steps: list[Step] = []
+        screenshots: dict[str, bytes] = {}
+        actions: tuple[Action, ...] = ()
+        for where, name, thought, text in episode.steps:
+            seen = _seen(where, Path(self.images), name)
+            actions = _performed(where, self.form, text, seen)
+            said, *others = map(model_frame(seen, self.family, self.image_limits).to_model, actions)
+            response = GRAMMARS[self.grammar].answer(said, thought, *others)
+            key, done = screenshot_key(seen.screenshot), "\n".join(action.describe() for action in actions)
+            steps.append(Step(key, seen.width, seen.height, response, action=done))
+            screenshots[key] = seen.screenshot
+        ended = Outcome.FINISHED if isinstance(actions[-1], Finished) else Outcome.GAVE_UP
+        outcome = ended if isinstance(actions[-1], Terminal) else Outcome.MAX_STEPS
+        identity = (f"demonstration-0/{place}/0", episode.id, self.form, episode.instruction, 0)
+        reward = float(episode.succeeded)
+        return Trajectory(*identity, tuple(steps), outcome, reward, format_reward=0.0, screenshots=screenshots)
+
+
+def _seen(where: str, images: Path, name: str) -> Observation:
+    """Return a picture as PNG, by its name in a folder or as the address that holds its bytes."""
+    try:
+        inside = name.partition(";base64,")[2] if name.startswith("data:") else None
+        found = (images / name).read_bytes() if inside is None else base64.b64decode(inside, validate=True)
+        with Image.open(io.BytesIO(found)) as picture:
+            size = picture.size
+            if (picture.format, picture.mode) != ("PNG", "RGB"):
+                picture.convert("RGB").save(again := io.BytesIO(), "PNG")
+                found = again.getvalue()
+        check_screenshot(observation := Observation(found, *size))
+    except (OSError, ValueError, EnvError) as error:
+        raise ConfigError(f"{where}: the picture {name[:80]!r} cannot be used: {error}") from error
+    return observation
+
+
+def _performed(where: str, form: Form, text: str, seen: Observation) -> tuple[Action, ...]:
+    """Return the actions of a step, in whole pixels of its screen."""
+    size = seen.width, seen.height
+    try:
+        if form == "ui_tars":  # in thousandths of the screen
+            return tuple(map(CoordinateFrame(*size, 1000, 1000).to_screen, parse_response(text).actions))
+        return tuple(map(CoordinateFrame(*size, *size).to_screen, read_pyautogui(text, *size)))
+    except ActionParseError as error:
+        if error.kind == ParseErrorKind.UNKNOWN_ACTION:
+            raise TaskFormatError(str(error)) from error
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _episodes(file: str, form: Form) -> Iterator[_Episode]:
+    """Yield the episodes of a file: a whole `.json`, or one record a line."""
+    read = {"agentnet": _agentnet, "aguvis": _aguvis, "ui_tars": _ui_tars}[form]
+    where, whole = file, file.endswith(".json")
+    try:
+        with Path(file).open("rb") as lines:
+            for number, text in enumerate([lines.read()] if whole else lines, start=1):
+                where = file if whole else f"{file}, line {number}"
+                yield from read(where, json.loads(text))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where} is no JSON: {error}") from error
+
+
+def _field(where: str, record: Any, key: str, kind: type = str) -> Any:
+    """Return a field of a record, which must be of a kind and not empty."""
+    found = record.get(key) if isinstance(record, dict) else None
+    if not isinstance(found, kind) or not found:
+        raise ConfigError(f"{where}.{key} must be a {kind.__name__} that is not empty, got {str(found)[:80]!r}")
+    return found
+
+
+def _listed(where: str, found: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a list with their places."""
+    if not isinstance(found, list) or not found:
+        raise ConfigError(f"{where} must be a list that is not empty, got {str(found)[:80]!r}")
+    return ((f"{where}[{number}]", each) for number, each in enumerate(found))
+
+
+def _agentnet(where: str, record: Any) -> Iterator[_Episode]:
+    steps = []
+    for at, step in _listed(f"{where}: traj", _field(f"{where}: ", record, "traj", list)):
+        value = _field(at, step, "value", dict)
+        code = _field(f"{at}.value", value, "code")
+        steps.append((f"{at}.value.code", _field(at, step, "image"), str(value.get("thought") or ""), code))
+    identity = (_field(f"{where}: ", record, "task_id"), _field(f"{where}: ", record, "instruction"))
+    yield _Episode(*identity, tuple(steps), record.get("task_completed") is not False)
+
+
+def _aguvis(where: str, records: Any) -> Iterator[_Episode]:
+    found: dict[tuple[str, str], list[tuple[int, tuple[str, str, str, str]]]] = {}
+    for at, record in _listed(where, records):
+        image, turns = _field(at, record, "image"), _field(at, record, "conversations", list)
+        said = [(_field(place, turn, "from"), _field(place, turn, "value")) for place, turn in _listed(at, turns)]
+        goals = [goal[1] for role, value in said if role == "human" and (goal := _GOAL.search(value))]
+        if not goals or said[-1][0] != "gpt":
+            raise ConfigError(f"{at}.conversations must be a turn of human with `Instruction: …`, and end with gpt")
+        name = _NUMBERED.fullmatch(image)
+        step = (f"{at}.conversations[-1].value", image, "", said[-1][1])
+        key = (name[1] if name else image, goals[0])
+        found.setdefault(key, []).append((int(name[2]) if name else 0, step))
+    for (pictures, goal), steps in found.items():
+        digest = hashlib.sha256(goal.encode(errors="replace")).hexdigest()[:8]
+        yield _Episode(f"{pictures}/{digest}", goal, tuple(step for _, step in sorted(steps)))
+
+
+def _ui_tars(where: str, messages: Any) -> Iterator[_Episode]:
+    instruction, picture, steps = "", "", []
+    for at, message in _listed(where, messages):
+        role, content = _field(at, message, "role"), _field(at, message, "content", object)
+        if isinstance(content, str) and "<|image_pad|>" in content:
+            raise ConfigError(f"{at}.content stands for a picture that is not in the file: give it as an `image_url`")
+        for place, part in _listed(at, [{"text": content}] if isinstance(content, str) else content):
+            if role == "user" and part.get("type") == "image_url":
+                picture = _field(place, _field(place, part, "image_url", dict), "url")
+                continue
+            text = _field(place, part, "text")
+            if role == "user":
+                instruction = instruction or text.rpartition(_HEADING)[2].strip()
+            elif role == "assistant" and picture:
+                steps.append((f"{at}.content", picture, thought_of(text), text))
+                picture = ""
+    if not instruction or not steps:
+        raise ConfigError(f"{where}: messages must have an instruction, and a response behind an `image_url`")
+    digest = hashlib.sha256(repr(steps).encode(errors="replace")).hexdigest()[:16]
+    yield _Episode(digest, instruction, tuple(steps))
