@@ -68,13 +68,13 @@ class PublishedCollector:
 
     Args:
         demonstrator: The file, whose form is `form`.
-        images: The folder of its pictures.
+        images: The folder of its pictures; None: that of the file.
         max_steps: Longer episodes are left out.
     """
 
     demonstrator: str
     form: Form
-    images: str
+    images: str | None
     max_steps: AtLeastOne
     family: str
     image_limits: tuple[AtLeastOne, AtLeastOne]
@@ -104,7 +104,7 @@ class PublishedCollector:
         screenshots: dict[str, bytes] = {}
         actions: tuple[Action, ...] = ()
         for where, name, thought, text in episode.steps:
-            seen = _seen(where, Path(self.images), name)
+            seen = _seen(where, Path(self.images or Path(self.demonstrator).parent), name)
             actions = _performed(where, self.form, text, seen)
             said, *others = map(model_frame(seen, self.family, self.image_limits).to_model, actions)
             response = GRAMMARS[self.grammar].answer(said, thought, *others)
@@ -157,7 +157,7 @@ def _episodes(file: str, form: Form) -> Iterator[_Episode]:
                 where = file if whole else f"{file}, line {number}"
                 yield from read(where, json.loads(text))
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"source={file} cannot be read: {error.strerror}; name a file of the form {form}") from error
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{where} is no JSON: {error}") from error
 
