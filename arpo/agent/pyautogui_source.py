@@ -76,13 +76,12 @@ def _actions(name: str, given: list[Any], named: dict[str, Any], screen: tuple[i
             kind: Any = named.get("button", button), named.get("clicks", count)
             if kind not in actions.CLICKS:
                 refuse(ParseErrorKind.UNKNOWN_ACTION, "no action of ours is that click")
-            where = _point(named["x"], named["y"], screen) if "x" in named else (None, None)
-            return [actions.Click(*where, *kind)]
+            return [actions.Click(*(_at(named, screen) if "x" in named else (None, None)), *kind)]
         case "moveTo":
-            return [Hover(*_point(named["x"], named["y"], screen))]
+            return [Hover(*_at(named, screen))]
         case "dragTo":
-            begin = _point(*named["from_coord"], screen) if "from_coord" in named else (None, None)
-            return [Drag(*begin, *_point(*named.get("to_coord") or (named["x"], named["y"]), screen))]
+            x, y = _point(named["from_coord"], screen) if "from_coord" in named else (None, None)
+            return [Drag(x, y, *(_point(named["to_coord"], screen) if "to_coord" in named else _at(named, screen)))]
         case "scroll" | "vscroll" | "hscroll":
             amount = named.get("clicks", named.get("page", *given[:1] or (0,)))
             if amount == 0:  # AGUVIS has some, whose direction stands in words beside them
@@ -96,15 +95,19 @@ def _actions(name: str, given: list[Any], named: dict[str, Any], screen: tuple[i
             return [KEYS[name](read_key(key)) for key in ([keys] if isinstance(keys, str) else keys)]
         case "hotkey":
             return [read_hotkey(named.get("keys") or (given if isinstance(given[0], str) else given[0]))]
-        case "sleep" | "wait":
-            return [actions.Wait()]
         case "terminate":
             return [actions.Finished() if named["status"] == "success" else actions.Fail()]
-        case _:
-            refuse(ParseErrorKind.UNKNOWN_ACTION, "no action of ours is that call")
+    if name not in ("sleep", "wait"):
+        refuse(ParseErrorKind.UNKNOWN_ACTION, "no action of ours is that call")
+    return [actions.Wait()]
 
 
-def _point(x: float, y: float, screen: tuple[int, int]) -> actions.Point:
+def _at(named: Mapping[str, Any], screen: tuple[int, int]) -> actions.Point:
+    return _point((named["x"], named["y"]), screen)
+
+
+def _point(pair: Any, screen: tuple[int, int]) -> actions.Point:
+    x, y = pair
     if not (0 <= x <= 1 and 0 <= y <= 1):
         refuse(ParseErrorKind.BAD_ARGUMENT, "a point must be two shares of the screen, from 0 to 1")
     return x * screen[0], y * screen[1]

@@ -238,9 +238,9 @@ def with_click_jitter(
     steps: list[Step] = []
     for step in demonstration.steps:
         response = grammar.parse(step.response)
-        (action,) = response.actions
+        action, *others = response.actions
         text = step.response
-        if isinstance(action, Click) and (action.button, action.count) == ("left", 1):
+        if not others and isinstance(action, Click) and (action.button, action.count) == ("left", 1):
             text = grammar.render(action.moved(jitter), response.thought)
         steps.append(replace(step, response=text))
     return replace(demonstration, steps=tuple(steps))

@@ -15,9 +15,9 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from PIL import Image
 
@@ -41,40 +41,43 @@ _HEADING = "## User Instruction"
 """Stands before the instruction in UI-TARS's first message."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Episode:
-    id: str
-    instruction: str
-    steps: tuple[tuple[str, str, str, str], ...]
-    """Of each its place in the file, its picture, its thought, and its action in the form's own grammar."""
-    succeeded: bool = True
+def published_tasks(file: str, form: Form, images: str | None = None) -> list[Task]:
+    """Return the episodes of a file, each as a task that holds what was done; pictures lie in `images`, or beside it.
 
-
-def published_tasks(file: str, form: Form) -> list[Task]:
-    """Return a task for each episode of a file, or raise a `ConfigError` that names file, line and field."""
-    tasks: dict[str, Task] = {}
-    for episode in _episodes(file, form):
-        if episode.id in tasks:
-            raise ConfigError(f"{episode.steps[0][0]}: the episode {episode.id} is there twice; remove one of them")
-        digest = hashlib.sha256(repr(episode).encode(errors="replace")).hexdigest()
-        tasks[episode.id] = Task(episode.id, episode.instruction, form, {"digest": digest})
+    Raises:
+        ConfigError: If it is not of the form; the message names the file, the line or record, and the field.
+    """
+    read = {"agentnet": _agentnet, "aguvis": _aguvis, "ui_tars": _ui_tars}[form]
+    where, whole, tasks = file, file.endswith(".json"), dict[str, Task]()
+    known = {"form": form, "images": str(images or Path(file).parent)}
+    try:
+        with Path(file).open("rb") as lines:
+            for number, text in enumerate([lines.read()] if whole else lines, start=1):
+                where = file if whole else f"{file}, line {number}"
+                for task in read(where, json.loads(text)) if text.strip() else ():
+                    if task.id in tasks:
+                        raise ConfigError(f"{where}: the episode {task.id} is there twice; remove one of them")
+                    tasks[task.id] = replace(task, domain=form, config={**task.config, **known})
+    except OSError as error:
+        raise ConfigError(f"source={file} cannot be read: {error.strerror}; name a file of the form {form}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where} is no JSON: {error}") from error
+    if not tasks:
+        raise ConfigError(f"{file} holds no episodes")
     return list(tasks.values())
 
 
 @checked
 @dataclass(slots=True)
 class PublishedCollector:
-    """A collector like `DemonstrationCollector` that plays nothing: its demonstrations are those of a file.
+    """A collector like `DemonstrationCollector` that plays nothing: the tasks of `published_tasks` say what was done.
 
     Args:
-        demonstrator: The file, whose form is `form`.
-        images: The folder of its pictures; None: that of the file.
         max_steps: Longer episodes are left out.
     """
 
-    demonstrator: str
-    form: Form
-    images: str | None
+    demonstrator: ClassVar[str] = "published"
+
     max_steps: AtLeastOne
     family: str
     image_limits: tuple[AtLeastOne, AtLeastOne]
@@ -83,29 +86,29 @@ class PublishedCollector:
     grammar: GrammarName = "ui_tars"
 
     def collect(self, tasks: Sequence[Task], per_task: int, *, first: int = 0) -> Generator[list[Trajectory]]:
-        """Yield the demonstration of each task, in the order of the file; none where it cannot be one of ours."""
+        """Yield the demonstration of each task; none where it cannot be one of ours."""
         if per_task != 1:
             raise ConfigError(f"datamodule.per_task={per_task}: a file has one demonstration a task, so set it to 1")
-        wanted = {task.id: place for place, task in enumerate(tasks) if place >= first}
         left_out: Counter[str] = Counter()
-        for episode in _episodes(self.demonstrator, self.form):
+        for place, task in enumerate(tasks[first:], start=first):
             try:
-                yield [self._trajectory(episode, wanted[episode.id])] if episode.id in wanted else []
+                yield [self._trajectory(task, place)]
             except TaskFormatError as error:
                 left_out[str(error)] += 1
+                yield []
         if left_out:
             reasons = first_of([f"{number} for {reason}" for reason, number in left_out.most_common()])
-            log.warning("%d episodes of %s are left out: %s", left_out.total(), self.demonstrator, reasons)
+            log.warning("%d published episodes are left out: %s", left_out.total(), reasons)
 
-    def _trajectory(self, episode: _Episode, place: int) -> Trajectory:
-        if len(episode.steps) > self.max_steps:
+    def _trajectory(self, task: Task, place: int) -> Trajectory:
+        if len(task.config["steps"]) > self.max_steps:
             raise TaskFormatError(f"more than max_steps={self.max_steps} steps")
         steps: list[Step] = []
         screenshots: dict[str, bytes] = {}
         actions: tuple[Action, ...] = ()
-        for where, name, thought, text in episode.steps:
-            seen = _seen(where, Path(self.images or Path(self.demonstrator).parent), name)
-            actions = _performed(where, self.form, text, seen)
+        for where, name, thought, text in task.config["steps"]:
+            seen = _seen(where, Path(task.config["images"]), name)
+            actions = _performed(where, task.config["form"], text, seen)
             said, *others = map(model_frame(seen, self.family, self.image_limits).to_model, actions)
             response = GRAMMARS[self.grammar].answer(said, thought, *others)
             key, done = screenshot_key(seen.screenshot), "\n".join(action.describe() for action in actions)
@@ -113,8 +116,8 @@ class PublishedCollector:
             screenshots[key] = seen.screenshot
         ended = Outcome.FINISHED if isinstance(actions[-1], Finished) else Outcome.GAVE_UP
         outcome = ended if isinstance(actions[-1], Terminal) else Outcome.MAX_STEPS
-        identity = (f"demonstration-0/{place}/0", episode.id, self.form, episode.instruction, 0)
-        reward = float(episode.succeeded)
+        identity = (f"demonstration-0/{place}/0", task.id, task.domain, task.instruction, 0)
+        reward = float(task.config.get("succeeded", True))
         return Trajectory(*identity, tuple(steps), outcome, reward, format_reward=0.0, screenshots=screenshots)
 
 
@@ -147,21 +150,6 @@ def _performed(where: str, form: Form, text: str, seen: Observation) -> tuple[Ac
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _episodes(file: str, form: Form) -> Iterator[_Episode]:
-    """Yield the episodes of a file: a whole `.json`, or one record a line."""
-    read = {"agentnet": _agentnet, "aguvis": _aguvis, "ui_tars": _ui_tars}[form]
-    where, whole = file, file.endswith(".json")
-    try:
-        with Path(file).open("rb") as lines:
-            for number, text in enumerate([lines.read()] if whole else lines, start=1):
-                where = file if whole else f"{file}, line {number}"
-                yield from read(where, json.loads(text))
-    except OSError as error:
-        raise ConfigError(f"source={file} cannot be read: {error.strerror}; name a file of the form {form}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where} is no JSON: {error}") from error
-
-
 def _field(where: str, record: Any, key: str, kind: type = str) -> Any:
     """Return a field of a record, which must be of a kind and not empty."""
     found = record.get(key) if isinstance(record, dict) else None
@@ -177,17 +165,17 @@ def _listed(where: str, found: Any) -> Iterator[tuple[str, Any]]:
     return ((f"{where}[{number}]", each) for number, each in enumerate(found))
 
 
-def _agentnet(where: str, record: Any) -> Iterator[_Episode]:
+def _agentnet(where: str, record: Any) -> Iterator[Task]:
     steps = []
     for at, step in _listed(f"{where}: traj", _field(f"{where}: ", record, "traj", list)):
         value = _field(at, step, "value", dict)
         code = _field(f"{at}.value", value, "code")
         steps.append((f"{at}.value.code", _field(at, step, "image"), str(value.get("thought") or ""), code))
     identity = (_field(f"{where}: ", record, "task_id"), _field(f"{where}: ", record, "instruction"))
-    yield _Episode(*identity, tuple(steps), record.get("task_completed") is not False)
+    yield Task(*identity, config={"steps": steps, "succeeded": record.get("task_completed") is not False})
 
 
-def _aguvis(where: str, records: Any) -> Iterator[_Episode]:
+def _aguvis(where: str, records: Any) -> Iterator[Task]:
     found: dict[tuple[str, str], list[tuple[int, tuple[str, str, str, str]]]] = {}
     for at, record in _listed(where, records):
         image, turns = _field(at, record, "image"), _field(at, record, "conversations", list)
@@ -199,19 +187,19 @@ def _aguvis(where: str, records: Any) -> Iterator[_Episode]:
         step = (f"{at}.conversations[-1].value", image, "", said[-1][1])
         key = (name[1] if name else image, goals[0])
         found.setdefault(key, []).append((int(name[2]) if name else 0, step))
-    for (pictures, goal), steps in found.items():
-        digest = hashlib.sha256(goal.encode(errors="replace")).hexdigest()[:8]
-        yield _Episode(f"{pictures}/{digest}", goal, tuple(step for _, step in sorted(steps)))
+    for (pictures, instruction), steps in found.items():
+        digest = hashlib.sha256(instruction.encode(errors="replace")).hexdigest()[:8]
+        yield Task(f"{pictures}/{digest}", instruction, config={"steps": [step for _, step in sorted(steps)]})
 
 
-def _ui_tars(where: str, messages: Any) -> Iterator[_Episode]:
+def _ui_tars(where: str, messages: Any) -> Iterator[Task]:
     instruction, picture, steps = "", "", []
     for at, message in _listed(where, messages):
         role, content = _field(at, message, "role"), _field(at, message, "content", object)
         if isinstance(content, str) and "<|image_pad|>" in content:
             raise ConfigError(f"{at}.content stands for a picture that is not in the file: give it as an `image_url`")
         for place, part in _listed(at, [{"text": content}] if isinstance(content, str) else content):
-            if role == "user" and part.get("type") == "image_url":
+            if role == "user" and isinstance(part, dict) and part.get("type") == "image_url":
                 picture = _field(place, _field(place, part, "image_url", dict), "url")
                 continue
             text = _field(place, part, "text")
@@ -223,4 +211,4 @@ def _ui_tars(where: str, messages: Any) -> Iterator[_Episode]:
     if not instruction or not steps:
         raise ConfigError(f"{where}: messages must have an instruction, and a response behind an `image_url`")
     digest = hashlib.sha256(repr(steps).encode(errors="replace")).hexdigest()[:16]
-    yield _Episode(digest, instruction, tuple(steps))
+    yield Task(digest, instruction, config={"steps": steps})

@@ -91,8 +91,7 @@ def written(tmp_path):
         file = tmp_path / ("file.json" if form == "aguvis" else "file.jsonl")
         file.write_text("\n".join(each if isinstance(each, str) else json.dumps(each) for each in records), "utf-8")
         how = {"max_steps": 5, "family": "qwen2_5_vl", "image_limits": FULL, "success_threshold": 0.5} | options
-        collector = PublishedCollector(str(file), form, str(tmp_path), **how, grammar=grammar)
-        found = collector.collect(published_tasks(str(file), form), 1)
+        found = PublishedCollector(**how, grammar=grammar).collect(published_tasks(str(file), form), 1)
         return {each.task_id: each for row in found for each in row}
 
     return write
@@ -126,7 +125,7 @@ def test_steps_of_aguvis_are_episodes_by_picture_and_instruction_and_what_is_not
         "find milk": ["hotkey(key='ctrl f')"],
     }
     assert all(png.startswith(b"\x89PNG") for each in made.values() for png in each.screenshots.values())
-    assert "1 episodes of" in caplog.text
+    assert "1 published episodes are left out" in caplog.text
     assert "mobile.home(): no action of ours is that call" in caplog.text
     assert written("aguvis", AGUVIS, max_steps=1).keys() < made.keys()
 
