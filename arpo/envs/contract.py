@@ -106,7 +106,7 @@ def _must_refuse(when: str, env: DesktopEnv, *, task: Task | None) -> list[str]:
 
 
 def _instead_of_env_error(call: Callable[[], object]) -> str | None:
-    """Return what a call raises in the place of an EnvError, as the end of a sentence; None where it raises that."""
+    """Return the end of a sentence about a call that raises no EnvError: its own error; None where it raises one."""
     try:
         call()
     except EnvError:
