@@ -2,7 +2,7 @@
 
 import pytest
 
-from arpo.envs.miniwob.executable import find_chromium
+from arpo.envs.web import find_chromium
 from arpo.errors import ConfigError
 
 

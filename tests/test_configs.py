@@ -56,6 +56,7 @@ COMPANIONS = {
     **dict.fromkeys((*IMITATION, "callbacks=sft"), IMITATION),
     **dict.fromkeys((*PREFERENCE, "module=kto", "callbacks=offline"), PREFERENCE),
     "method=mobile_r1": ("env=recorded", "tasks=recorded"),
+    "tasks=gymnasium": ("env=gymnasium",),
     "harness=command": ("harness.argv=[env]",),
     "harness=function": ("harness.function=tests.rollout.agents.acts",),
 }

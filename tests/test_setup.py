@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from arpo.envs.miniwob.executable import find_chromium
+from arpo.envs.web import find_chromium
 from arpo.errors import ConfigError
 from tools import osworld, setup
 
@@ -43,7 +43,7 @@ def test_the_lock_is_pinned_sorted_free_of_hosts_and_of_the_versions_that_are_re
     direct, locked = pins(setup.requirement_lines(setup.REQUIREMENTS.read_text(), "cpu")), pins(lines)
     assert {name: locked.get(name) for name in direct} == direct
     # what no CPU runs, and what only unread parts ask for
-    assert not {*setup.NOT_ON_CPU, "vllm", "selenium", "gymnasium"} & set(locked)
+    assert not {*setup.NOT_ON_CPU, "vllm", "selenium", "pygame", "pygame-ce", "playwright", "browsergym-core"} & set(locked)
     assert {"miniwob", "ui-tars"} <= set(locked)
     for line in setup.requirement_lines(setup.REQUIREMENTS.read_text(), "cuda"):
         assert re.fullmatch(r"[\w.\-]+(\[\w+\])?==[\w.+]+(,!=[\w.+]+)?", line), line
@@ -153,7 +153,7 @@ def test_where_nothing_may_be_installed_a_missing_chromium_is_said_and_nothing_m
     assert "everything else runs without" in caplog.text
     assert not (tmp_path / "log").exists()
     # Set-up runs where nothing is installed yet: what looks for Chromium needs the standard library alone.
-    script = "import sys; sys.path.insert(0, '.'); import arpo.envs.miniwob.executable"
+    script = "import sys; sys.path.insert(0, '.'); import arpo.envs.web"
     subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=ROOT, check=True)
 
 

@@ -223,7 +223,7 @@ def install(environment: Environment) -> None:
 def ensure_chromium(log_path: Path) -> None:
     """Look for the Chromium that MiniWoB++ will find; where there is none, install it if we may, else say how."""
     sys.path.insert(0, str(ROOT))
-    from arpo.envs.miniwob.executable import find_chromium  # it imports the standard library only
+    from arpo.envs.web import find_chromium  # it imports the standard library only
     from arpo.errors import ConfigError
 
     try:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
 from arpo.bounds import AtLeastOne, Positive, checked
 from arpo.envs.miniwob.chromium import ChromiumError
-from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.envs.miniwob.tabs import LoadedTabs, loaded_tabs
-from arpo.envs.miniwob.tasks import known_pages, pages_directory
+from arpo.envs.miniwob.tasks import known_pages
 from arpo.envs.protocol import KnownDesktop, StepResult
+from arpo.envs.web import find_chromium, pages_directory
 from arpo.errors import BlamedError, ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
 

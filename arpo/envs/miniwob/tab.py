@@ -17,7 +17,7 @@ from arpo.agent.actions import Action
 from arpo.envs.answers import decoded
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.input import Event, InputDevices
-from arpo.envs.miniwob.tasks import pages_directory
+from arpo.envs.web import pages_directory
 from arpo.errors import ConfigError, EnvError
 
 _T = TypeVar("_T")

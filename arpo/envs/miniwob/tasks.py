@@ -1,26 +1,15 @@
 """The pages of MiniWoB++ and tasks from them: a task is a page and a seed."""
 
-import importlib.util
 import random
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 
+from arpo.envs.web import pages_directory
 from arpo.errors import ConfigError, TaskFormatError
 from arpo.types import Task
 
 LEFT_OUT = frozenset(("button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says"))
 """Pages of the wheel that live on timing."""
-
-
-@cache
-def pages_directory() -> Path:
-    """Return the directory of the page files in the `miniwob` wheel, without importing the package."""
-    spec = importlib.util.find_spec("miniwob")  # importing it would pull in gymnasium and selenium
-    locations = spec.submodule_search_locations if spec else None
-    if not locations:
-        raise ConfigError("the MiniWoB++ pages are not installed: `pip install --no-deps miniwob`")
-    return Path(next(iter(locations))) / "html" / "miniwob"
 
 
 @cache

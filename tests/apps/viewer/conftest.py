@@ -3,7 +3,7 @@
 import pytest
 
 from arpo.envs.miniwob import chromium
-from arpo.envs.miniwob.executable import find_chromium
+from arpo.envs.web import find_chromium
 from tests.apps.viewer.support import Page
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from arpo.agent.actions import Click
 from arpo.envs.miniwob.env import MiniWobEnv
-from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.envs.miniwob.tabs import LoadedTabs
 from arpo.envs.miniwob.tasks import miniwob_task
+from arpo.envs.web import find_chromium
 from arpo.errors import EnvError
 from tests.browser import needs_chromium
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from arpo.envs.guest.client import poll_until
-from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.osworld.chrome import ChromeTabs
+from arpo.envs.web import find_chromium
 from tests.browser import needs_chromium
 from tests.envs.osworld.guest import running_guest
 

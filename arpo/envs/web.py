@@ -1,7 +1,10 @@
-"""The Chromium of this machine; set-up looks for it too, with nothing but the standard library."""
+"""The Chromium of this machine and the pages of MiniWoB++; set-up looks too, with the standard library alone."""
 
+import importlib.util
 import os
 import shutil
+from functools import cache
+from pathlib import Path
 
 from arpo.errors import ConfigError
 
@@ -19,3 +22,13 @@ def find_chromium(executable: str | None = None) -> str:
         f"no Chromium found: looked for {asked or ', '.join(EXECUTABLES)} in PATH; install one "
         "(`apt-get install chromium-headless-shell` or `apt-get install chromium`) or point ARPO_CHROMIUM at it"
     )
+
+
+@cache
+def pages_directory() -> Path:
+    """Return the directory of the page files in the `miniwob` wheel, without importing the package."""
+    spec = importlib.util.find_spec("miniwob")  # importing it would pull in gymnasium and selenium
+    locations = spec.submodule_search_locations if spec else None
+    if not locations:
+        raise ConfigError("the MiniWoB++ pages are not installed: `pip install --no-deps miniwob`")
+    return Path(next(iter(locations))) / "html" / "miniwob"

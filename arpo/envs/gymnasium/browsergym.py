@@ -1,0 +1,176 @@
+"""BrowserGym's tasks by their screenshots alone: no trees are extracted, and one browser serves a whole thread."""
+
+import base64
+import logging
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from arpo.agent import actions
+from arpo.agent.actions import Action, Point
+from arpo.agent.keys import typeable
+from arpo.envs.gymnasium.tasks import registered
+from arpo.envs.web import find_chromium
+from arpo.errors import EnvError, env_boundary
+
+WHEEL = {"left": (-100, 0), "right": (100, 0), "up": (0, -100), "down": (0, 100)}
+"""Pixels of a notch, as Chromium has them."""
+WAIT_MS = 1000
+KEYS = {"esc": "Escape", "pageup": "PageUp", "pagedown": "PageDown", "ctrl": "Control", "win": "Meta"}
+KEYS |= {way: f"Arrow{way.capitalize()}" for way in WHEEL} | {f"f{number}": f"F{number}" for number in range(1, 13)}
+_ALIKE = ("enter", "tab", "space", "backspace", "delete", "insert", "home", "end", "alt", "shift")
+KEYS |= {name: name.capitalize() for name in _ALIKE}
+"""Playwright's names of keys with more than a character."""
+
+
+class Pages:
+    """A task of BrowserGym in Chromium, with the arguments of `GymnasiumEnv`. All its calls come from one thread."""
+
+    def __init__(
+        self, name: str, options: Mapping[str, Any], *, viewport: tuple[int, int] | None, scale: float
+    ) -> None:
+        spec = registered(name)
+        import gymnasium
+
+        ours = {
+            "viewport": viewport and {"width": viewport[0], "height": viewport[1]},
+            "use_raw_page_output": True,  # else the trees of a page take as long as the rest of a step
+            "action_mapping": _to_python(),
+            "pw_context_kwargs": {"device_scale_factor": scale},
+        }
+        self.env = gymnasium.make(spec, disable_env_checker=True, **{**ours, **options})
+        self._scale = scale
+        self._page: Any = None
+        self._devtools: Any = None
+        BROWSER.users += 1
+
+    def translate(self, action: Action, pointer: Point) -> str | None:
+        """Return the calls of BrowserGym's action set that an action is, None where it is none."""
+        return calls_of(action, pointer)
+
+    def screenshot(self, seen: Any) -> tuple[bytes, int, int]:
+        """Return what the page shows as PNG, its width and its height in screen pixels."""
+        page = seen["page"]
+        if page is not self._page:
+            page._bgym_scale_factor = self._scale  # by which BrowserGym takes points to the page
+            self._page, self._devtools = page, page.context.new_cdp_session(page)
+        picture = self._devtools.send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})
+        sides = (round(page.viewport_size[side] * self._scale) for side in ("width", "height"))
+        return base64.b64decode(picture["data"]), *sides
+
+    def close(self) -> None:
+        """Close the page, and with the last one of this thread its browser."""
+        try:
+            self.env.close()
+        finally:
+            BROWSER.leave()
+
+
+def calls_of(action: Action, pointer: Point) -> str | None:
+    """Return an action as calls of BrowserGym's high-level action set, in pixels of the screen."""
+    call: str | None = None
+    match action:
+        case actions.Click(x, y, button, count):
+            call = f"{'mouse_click' if count == 1 else 'mouse_dblclick'}({x}, {y}, {button!r})"
+        case actions.Hover(x, y):
+            call = f"mouse_move({x}, {y})"
+        case actions.Drag(x, y, to_x, to_y):
+            call = f"mouse_drag_and_drop({x}, {y}, {to_x}, {to_y})"
+        case actions.Scroll(direction):
+            call = "scroll_at({}, {}, {}, {})".format(*pointer, *WHEEL[direction])
+        case actions.Hotkey(keys):
+            call = _keyboard("press", *keys)
+        case actions.Press(key) | actions.KeyDown(key) | actions.KeyUp(key):
+            call = _keyboard(action.NAME.removeprefix("key"), key)
+        case actions.TypeText(text):
+            parts = filter(None, re.split("(\t)", typeable(text)))  # a tab is a key, as on a keyboard
+            call = "\n".join("keyboard_press('Tab')" if part == "\t" else f"keyboard_type({part!r})" for part in parts)
+        case actions.Wait():
+            call = f"noop({WAIT_MS})"
+        case actions.Finished(content):
+            call = f"send_msg_to_user({typeable(content)!r})"
+        case actions.Fail():
+            call = "report_infeasible('The agent says that nothing solves the task.')"
+    return call or None
+
+
+def _keyboard(verb: str, *keys: str) -> str | None:
+    names = [KEYS.get(key, key) for key in keys]
+    known = all(len(key) == 1 or key in KEYS for key in keys)
+    return f"keyboard_{verb}({'+'.join(names)!r})" if names and known else None
+
+
+@cache
+def _to_python() -> Any:
+    """Return the reader of calls: of mouse, keyboard, answer and refusal alone."""
+    from browsergym import core
+    from browsergym.core.action.highlevel import HighLevelActionSet
+
+    core._set_global_playwright(BROWSER)
+    logging.getLogger("browsergym.core.env").setLevel(logging.ERROR)  # else it warns of our viewport in each episode
+    # Strict: no part of a text that is typed may be read as a call.
+    return HighLevelActionSet(["chat", "infeas", "coord"], strict=True).to_python_code
+
+
+STARTS = threading.Lock()
+"""The event loops of Ray let one thread at a time start a process."""
+
+
+class _Browser(threading.local):
+    """The Playwright that BrowserGym uses, one for each thread, as its objects live in the thread that made them.
+
+    BrowserGym starts two browsers in each episode, for the page and for its chat. Here they are contexts of one that
+    stays open, which share no cookies and no storage either.
+    """
+
+    users = 0
+    running: Any = None
+    browser: Any = None
+
+    @property
+    def selectors(self) -> Any:
+        """The selectors of Playwright; the first look starts its process."""
+        if self.running is None:
+            from playwright.sync_api import sync_playwright
+
+            with STARTS:
+                self.running = sync_playwright().start()
+        return self.running.selectors
+
+    @property
+    def chromium(self) -> "_Browser":
+        """The one that launches browsers."""
+        return self
+
+    def launch(self, **options: Any) -> "_Lent":
+        """Lend the browser of this thread; the first one decides with which options it is started."""
+        if self.browser is None or not self.browser.is_connected():
+            settings = {"executable_path": find_chromium(), **options}
+            self.browser = self.running.chromium.launch(**settings)
+        return _Lent(self.browser)
+
+    def leave(self) -> None:
+        """Count one user less, and with the last one end the browser and Playwright's process."""
+        self.users -= 1
+        if self.users == 0 and self.running is not None:
+            running, browser, self.running, self.browser = self.running, self.browser, None, None
+            with suppress(EnvError), env_boundary("crash", "closing the browser"):
+                browser.close()
+            running.stop()
+
+
+class _Lent:
+    """A browser for BrowserGym, which closes the contexts that it makes before it closes the browser."""
+
+    def __init__(self, browser: Any) -> None:
+        self.new_context = browser.new_context
+
+    def close(self) -> None:
+        """Leave the browser open for the next episode."""
+
+
+BROWSER = _Browser()
+"""The browser of each thread."""
