@@ -36,8 +36,8 @@ class Drawn:
             self.env.close()
             self.env = gymnasium.make(spec, render_mode="rgb_array", **settings)
         if not actions:
-            example = "say which key or click is which of its actions, such as env.make_env.actions={left:0,right:1}"
-            raise ConfigError(f"{name} has the action space {self.env.action_space}: {example}")
+            ask = "say in env.make_env.actions which key or click is which of its actions, such as {left: 0, right: 1}"
+            raise ConfigError(f"{name} has the action space {self.env.action_space}: {ask}")
         self._actions = {line: self._in_space(line, value) for line, value in actions.items()}
 
     def translate(self, action: Action, pointer: Point) -> Any | None:

@@ -121,7 +121,7 @@ def test_what_breaks_is_an_error_of_the_environment_and_no_reward():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"id": CORRIDOR}, r"action space Discrete\(2\): say which key"),
+        ({"id": CORRIDOR}, r"action space Discrete\(2\): say in env\.make_env\.actions which key"),
         ({"id": CORRIDOR, "actions": {"left": 2}}, r"actions\.left=2 is not in the action space Discrete\(2\)"),
         ({"id": DIAL, "actions": {"left": [2.0]}}, r"actions\.left=\[2\.0\] is not in"),
         ({"id": DIAL, "actions": {"left": ["x"]}}, r"actions\.left=\['x'\] is not in"),

@@ -1,0 +1,195 @@
+"""BrowserGym's tasks: what its calls are, its names and seeds, verdicts, and browsers that come and go."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psutil
+import pytest
+
+from arpo.agent.actions import (
+    Call,
+    CallUser,
+    Click,
+    Drag,
+    Fail,
+    Finished,
+    Hotkey,
+    Hover,
+    KeyDown,
+    KeyUp,
+    Press,
+    Scroll,
+    TypeText,
+    Wait,
+)
+from arpo.envs.contract import check_env
+from arpo.envs.gymnasium.browsergym import calls_of
+from arpo.envs.gymnasium.env import GymnasiumEnv
+from arpo.envs.gymnasium.tasks import browsergym_tasks
+from arpo.envs.miniwob.tasks import known_pages, miniwob_sample
+from arpo.errors import ConfigError, EnvError
+from arpo.types import Task
+from tests.browser import needs_chromium
+
+MIDDLE = (
+    "(box => [box.x + box.width / 2, box.y + box.height / 2])(document.querySelector('%s').getBoundingClientRect())"
+)
+
+
+@pytest.fixture(scope="module")
+def _benchmark():
+    pytest.importorskip("browsergym.miniwob", reason="the package browsergym-miniwob is not installed")
+
+
+@pytest.fixture(scope="module")
+def _browser(_benchmark):
+    """Keep the browser of this thread open between tests."""
+    with closing(GymnasiumEnv(id="browsergym/miniwob.click-test")):
+        yield
+
+
+def browser(test):
+    return pytest.mark.browser(pytest.mark.slow(pytest.mark.usefixtures("_browser")(needs_chromium(test))))
+
+
+def task(page: str, seed: int = 1) -> Task:
+    return browsergym_tasks("miniwob", [seed], [page])[0]
+
+
+def begun(page: str, **options) -> GymnasiumEnv:
+    env = GymnasiumEnv(viewport=(168, 210), **options)
+    env.reset(task(page))
+    return env
+
+
+def page_of(env: GymnasiumEnv):
+    """Playwright's page."""
+    return env._world.env.unwrapped.page
+
+
+def click_on(env: GymnasiumEnv, element: str = "#subbtn", scale: float = 1.0) -> Click:
+    """A click on the middle of an element, by default the button of click-test."""
+    x, y = page_of(env).evaluate(MIDDLE % element)
+    return Click(x * scale, y * scale)
+
+
+@pytest.mark.parametrize(
+    ("action", "calls"),
+    [
+        (Click(5, 6), "mouse_click(5, 6, 'left')"),
+        (Click(5, 6, "right"), "mouse_click(5, 6, 'right')"),
+        (Click(5, 6, count=2), "mouse_dblclick(5, 6, 'left')"),
+        (Hover(5, 6), "mouse_move(5, 6)"),
+        (Drag(1, 2, 3, 4), "mouse_drag_and_drop(1, 2, 3, 4)"),
+        (Scroll("down", 5, 6), "scroll_at(5, 6, 0, 100)"),
+        (Scroll("left"), "scroll_at(5, 6, -100, 0)"),
+        (Press("enter"), "keyboard_press('Enter')"),
+        (Press("a"), "keyboard_press('a')"),
+        (Hotkey(("ctrl", "shift", "left")), "keyboard_press('Control+Shift+ArrowLeft')"),
+        (KeyDown("shift"), "keyboard_down('Shift')"),
+        (KeyUp("f5"), "keyboard_up('F5')"),
+        (Press("volumeup"), None),
+        (TypeText("a\tb\n"), "keyboard_type('a')\nkeyboard_press('Tab')\nkeyboard_type('b\\n')"),
+        (TypeText(""), None),
+        (Wait(), "noop(1000)"),
+        (Finished("42"), "send_msg_to_user('42')"),
+        (Fail(), "report_infeasible('The agent says that nothing solves the task.')"),
+        (CallUser(), None),
+        (Call("f"), None),
+    ],
+    ids=str,
+)
+def test_an_action_is_the_calls_of_its_action_set_that_do_the_same(action, calls):
+    assert calls_of(action, (5, 6)) == calls
+
+
+@pytest.mark.usefixtures("_benchmark")
+def test_a_benchmark_has_its_registered_names_and_seeds_are_drawn_as_those_of_our_pages():
+    tasks = browsergym_tasks("miniwob", [3, 4])
+    assert {each.domain for each in tasks} == {*known_pages()}
+    assert len(tasks) == 2 * 125
+    one = browsergym_tasks("miniwob", range(100), ["click-tab"], per_name=3)
+    named = [(f"browsergym/miniwob.click-tab/{each.config['seed']}", each.config["seed"]) for each in one]
+    assert named == [(each.id, each.config["seed"]) for each in one]
+    assert [seed for _, seed in named] == [
+        each.config["seed"] for each in miniwob_sample(["click-tab"], range(100), 3)
+    ]
+    with pytest.raises(ConfigError, match=r"has no task click-tba; tasks\.names=null"):
+        browsergym_tasks("miniwob", [1], ["click-tba"])
+    with pytest.raises(ConfigError, match="per_name=3 is more than the 2 seeds"):
+        browsergym_tasks("miniwob", [1, 2], ["click-tab"], per_name=3)
+    with pytest.raises(ConfigError, match="needs browsergym-nothing: `uv pip install browsergym-nothing`"):
+        browsergym_tasks("nothing", [1])
+
+
+@browser
+@pytest.mark.parametrize("page", ["click-test", pytest.param("enter-text", marks=pytest.mark.long)])
+def test_the_contract_of_a_desktop_holds(page):
+    check_env(GymnasiumEnv(viewport=(168, 210)), task(page, 3))
+
+
+@browser
+def test_a_page_is_seen_and_solved_at_any_scale_and_nothing_else_is_extracted():
+    with closing(begun("click-test", scale=2.0)) as env:
+        first = env.reset(task("click-test"))
+        assert (first.width, first.height) == (336, 420)
+        assert first.instruction == "Click the button."
+        assert not {"dom_object", "axtree_object"} & {*env._world.env.step("noop(0)")[0]}
+        beside, on = env.step(Click(330, 410)), env.step(click_on(env, scale=2.0))
+        assert (beside.terminated, on.terminated, on.truncated, on.reward) == (False, True, False, 0.0)
+        assert env.evaluate() == 1.0
+
+
+@browser
+def test_a_text_is_typed_as_it_is_and_no_call_is_read_in_it():
+    texts = ['it\'s "a" \\ text', "report_infeasible('x')", "')\nreport_infeasible('x')\n#", "é 漢 \u2028 🙂"]
+    with closing(begun("enter-text")) as env:
+        for text in texts:
+            page_of(env).evaluate("document.querySelector('#tt').value = ''; document.querySelector('#tt').focus()")
+            result = env.step(TypeText(text))
+            assert not result.terminated
+            assert page_of(env).evaluate("document.querySelector('#tt').value") == text.replace("\n", "")
+        env.step(Press("tab"))
+        assert page_of(env).evaluate("document.activeElement.id") == "subbtn"
+
+
+@browser
+def test_half_a_solution_is_a_success_there_and_not_here():
+    found = {}
+    for verdict in ("last", "raw", "full"):
+        with closing(begun("click-test", verdict=verdict)) as env:
+            page_of(env).evaluate("core.endEpisode(0.4)")
+            assert env.step(Wait()).terminated
+            found[verdict] = env.evaluate()
+    assert found == {"last": 1.0, "raw": pytest.approx(0.4), "full": 0.0}
+
+
+@browser
+def test_environments_of_many_threads_have_a_browser_each_and_leave_no_process():
+    def play(seed: int) -> bool:
+        with closing(GymnasiumEnv(viewport=(168, 210))) as env, closing(GymnasiumEnv(viewport=(168, 210))) as other:
+            for page in ("focus-text", "click-test"):  # a second page needs no second browser
+                env.reset(task(page, seed))
+                other.reset(task(page, seed))
+            return env.step(click_on(env)).terminated and not other.step(Hover(1, 1)).terminated
+
+    before = {each.pid for each in psutil.Process().children(recursive=True)}
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(play, range(3)))
+    left = [each for each in psutil.Process().children(recursive=True) if each.pid not in before]
+    assert left == []
+
+
+@browser
+def test_a_browser_that_dies_is_a_fault_and_the_next_environment_has_another():
+    env = begun("click-test")
+    for process in psutil.Process().children(recursive=True):
+        if "--headless" in process.cmdline():
+            os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(EnvError, match="closed"):
+        env.step(Hover(1, 1))
+    env.close()
+    with closing(begun("click-test")) as env:
+        assert env.step(click_on(env)).terminated
