@@ -40,7 +40,7 @@ def own(*, extracting: bool) -> Callable[[Action], None]:
 
 
 def main(rounds: int) -> None:
-    ours = GymnasiumEnv(viewport=(168, 210))
+    ours = GymnasiumEnv(scale=1.5)  # the pixels of its own
     ours.reset(gymnasium_tasks([PAGE], [1])[0])
     steps = {"env=gymnasium": ours.step, "its own": own(extracting=False), "its own, extracting": own(extracting=True)}
     seconds = defaultdict(list)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from arpo.agent import actions
@@ -18,55 +19,11 @@ from arpo.errors import EnvError, env_boundary
 
 WHEEL = {"left": (-100, 0), "right": (100, 0), "up": (0, -100), "down": (0, 100)}
 """Pixels of a notch, as Chromium has them."""
-WAIT_MS = 1000
 KEYS = {"esc": "Escape", "pageup": "PageUp", "pagedown": "PageDown", "ctrl": "Control", "win": "Meta"}
 KEYS |= {way: f"Arrow{way.capitalize()}" for way in WHEEL} | {f"f{number}": f"F{number}" for number in range(1, 13)}
-_ALIKE = ("enter", "tab", "space", "backspace", "delete", "insert", "home", "end", "alt", "shift")
-KEYS |= {name: name.capitalize() for name in _ALIKE}
+ALIKE = ("enter", "tab", "space", "backspace", "delete", "insert", "home", "end", "alt", "shift")
+KEYS |= {key: key.capitalize() for key in ALIKE}
 """Playwright's names of keys with more than a character."""
-
-
-class Pages:
-    """A task of BrowserGym in Chromium, with the arguments of `GymnasiumEnv`. All its calls come from one thread."""
-
-    def __init__(
-        self, name: str, options: Mapping[str, Any], *, viewport: tuple[int, int] | None, scale: float
-    ) -> None:
-        spec = registered(name)
-        import gymnasium
-
-        ours = {
-            "viewport": viewport and {"width": viewport[0], "height": viewport[1]},
-            "use_raw_page_output": True,  # else the trees of a page take as long as the rest of a step
-            "action_mapping": _to_python(),
-            "pw_context_kwargs": {"device_scale_factor": scale},
-        }
-        self.env = gymnasium.make(spec, disable_env_checker=True, **{**ours, **options})
-        self._scale = scale
-        self._page: Any = None
-        self._devtools: Any = None
-        BROWSER.users += 1
-
-    def translate(self, action: Action, pointer: Point) -> str | None:
-        """Return the calls of BrowserGym's action set that an action is, None where it is none."""
-        return calls_of(action, pointer)
-
-    def screenshot(self, seen: Any) -> tuple[bytes, int, int]:
-        """Return what the page shows as PNG, its width and its height in screen pixels."""
-        page = seen["page"]
-        if page is not self._page:
-            page._bgym_scale_factor = self._scale  # by which BrowserGym takes points to the page
-            self._page, self._devtools = page, page.context.new_cdp_session(page)
-        picture = self._devtools.send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})
-        sides = (round(page.viewport_size[side] * self._scale) for side in ("width", "height"))
-        return base64.b64decode(picture["data"]), *sides
-
-    def close(self) -> None:
-        """Close the page, and with the last one of this thread its browser."""
-        try:
-            self.env.close()
-        finally:
-            BROWSER.leave()
 
 
 def calls_of(action: Action, pointer: Point) -> str | None:
@@ -89,7 +46,7 @@ def calls_of(action: Action, pointer: Point) -> str | None:
             parts = filter(None, re.split("(\t)", typeable(text)))  # a tab is a key, as on a keyboard
             call = "\n".join("keyboard_press('Tab')" if part == "\t" else f"keyboard_type({part!r})" for part in parts)
         case actions.Wait():
-            call = f"noop({WAIT_MS})"
+            call = "noop(1000)"
         case actions.Finished(content):
             call = f"send_msg_to_user({typeable(content)!r})"
         case actions.Fail():
@@ -101,6 +58,45 @@ def _keyboard(verb: str, *keys: str) -> str | None:
     names = [KEYS.get(key, key) for key in keys]
     known = all(len(key) == 1 or key in KEYS for key in keys)
     return f"keyboard_{verb}({'+'.join(names)!r})" if names and known else None
+
+
+class Pages:
+    """A task of BrowserGym in Chromium, with the arguments of `GymnasiumEnv`. All its calls come from one thread."""
+
+    translate = staticmethod(calls_of)
+
+    def __init__(self, name: str, options: Mapping[str, Any], viewport: tuple[int, int] | None, scale: float) -> None:
+        spec = registered(name)
+        import gymnasium
+
+        ours = {
+            "viewport": viewport and {"width": viewport[0], "height": viewport[1]},
+            "use_raw_page_output": True,  # else the trees of a page take as long as the rest of a step
+            "action_mapping": _to_python(),
+            "pw_context_kwargs": {"device_scale_factor": scale},
+        }
+        self.env = gymnasium.make(spec, disable_env_checker=True, **{**ours, **options})
+        self._scale = scale
+        self._page: Any = None
+        self._devtools: Any = None
+        BROWSER.users += 1
+
+    def screenshot(self, seen: Any) -> tuple[bytes, int, int]:
+        """Return what the page shows as PNG, its width and its height in screen pixels."""
+        page = seen["page"]
+        if page is not self._page:
+            page._bgym_scale_factor = self._scale  # by which BrowserGym takes points to the page
+            self._page, self._devtools = page, page.context.new_cdp_session(page)
+        picture = self._devtools.send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})
+        sides = (round(page.viewport_size[side] * self._scale) for side in ("width", "height"))
+        return base64.b64decode(picture["data"]), *sides
+
+    def close(self) -> None:
+        """Close the page, and with the last one of this thread its browser."""
+        try:
+            self.env.close()
+        finally:
+            BROWSER.leave()
 
 
 @cache
@@ -115,10 +111,6 @@ def _to_python() -> Any:
     return HighLevelActionSet(["chat", "infeas", "coord"], strict=True).to_python_code
 
 
-STARTS = threading.Lock()
-"""The event loops of Ray let one thread at a time start a process."""
-
-
 class _Browser(threading.local):
     """The Playwright that BrowserGym uses, one for each thread, as its objects live in the thread that made them.
 
@@ -129,28 +121,27 @@ class _Browser(threading.local):
     users = 0
     running: Any = None
     browser: Any = None
+    starts = threading.Lock()  # event loops, as Ray has them, let one thread of a process at a time start another
 
     @property
     def selectors(self) -> Any:
-        """The selectors of Playwright; the first look starts its process."""
+        """Playwright's selectors, which BrowserGym looks at first: the process of Playwright starts."""
         if self.running is None:
             from playwright.sync_api import sync_playwright
 
-            with STARTS:
+            with self.starts:
                 self.running = sync_playwright().start()
         return self.running.selectors
 
     @property
     def chromium(self) -> "_Browser":
-        """The one that launches browsers."""
         return self
 
-    def launch(self, **options: Any) -> "_Lent":
-        """Lend the browser of this thread; the first one decides with which options it is started."""
+    def launch(self, **options: Any) -> SimpleNamespace:
+        """Lend the browser, which the first call starts with its options; BrowserGym closes contexts itself."""
         if self.browser is None or not self.browser.is_connected():
-            settings = {"executable_path": find_chromium(), **options}
-            self.browser = self.running.chromium.launch(**settings)
-        return _Lent(self.browser)
+            self.browser = self.running.chromium.launch(**{"executable_path": find_chromium(), **options})
+        return SimpleNamespace(new_context=self.browser.new_context, close=lambda: None)
 
     def leave(self) -> None:
         """Count one user less, and with the last one end the browser and Playwright's process."""
@@ -162,15 +153,4 @@ class _Browser(threading.local):
             running.stop()
 
 
-class _Lent:
-    """A browser for BrowserGym, which closes the contexts that it makes before it closes the browser."""
-
-    def __init__(self, browser: Any) -> None:
-        self.new_context = browser.new_context
-
-    def close(self) -> None:
-        """Leave the browser open for the next episode."""
-
-
 BROWSER = _Browser()
-"""The browser of each thread."""

@@ -11,8 +11,8 @@ from arpo.agent.keys import canonical_key
 from arpo.envs.gymnasium.tasks import registered
 from arpo.errors import ConfigError
 
-NAMES = {*CLICKS.values(), "hover", "drag", "wait", "finished", "call_user", "error_env"}
-NAMES |= {f"scroll {way}" for way in ("up", "down", "left", "right")}
+NAMES = {*CLICKS.values(), *(f"scroll {way}" for way in ("up", "down", "left", "right"))}
+NAMES |= {"hover", "drag", "wait", "finished", "error_env"}
 """What a line of a table may have in the place of keys."""
 
 

@@ -14,7 +14,6 @@ from arpo.envs.protocol import KnownDesktop, StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
 
-Verdict = Literal["last", "sum", "raw", "full"]
 FULL = 0.99  # the raw reward from which `env=miniwob` counts a page as solved
 
 
@@ -26,14 +25,13 @@ class GymnasiumEnv(KnownDesktop):
         id: The registered name of tasks that have none.
         actions: Keys and clicks as actions of a space, see `Drawn`; BrowserGym's are known.
         options: Arguments for `gymnasium.make`, such as `max_episode_steps`, or those of BrowserGym's `BrowserEnv`.
-        verdict: What the task reward is made of: `last`, the reward of the step by which the environment terminated;
-            `sum`, the rewards of all steps. Of BrowserGym's MiniWoB++, where any raw reward above 0 is a `last` one of
-            1, also `raw`, that reward itself, and `full`, 1 where it is 0.99 or more, as `env=miniwob` judges.
+        verdict: What the task reward is made of, and steps are left without: `last`, the reward of the step by which the environment terminated;
+            `sum`, all rewards, of an episode that the agent has cut short only where `between` begins at 0 or above.
+            Of BrowserGym's MiniWoB++, whose `last` is 1 for any raw reward above 0, also `raw`, that reward itself,
+            and `full`, 1 where it is 0.99 or more, as `env=miniwob` judges.
         between: The rewards that are a task reward of 0 and of 1.
         viewport: Width and height of BrowserGym's window in page pixels; None: the task's own.
         scale: Screen pixels per page pixel in that window.
-
-    A step has the reward that no verdict is made of.
     """
 
     example_tasks = "browsergym"
@@ -45,7 +43,7 @@ class GymnasiumEnv(KnownDesktop):
         id: str | None = None,
         actions: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
-        verdict: Verdict = "last",
+        verdict: Literal["last", "sum", "raw", "full"] = "last",
         between: tuple[float, float] = (0.0, 1.0),
         viewport: tuple[int, int] | None = None,
         scale: Positive = 1.0,
@@ -59,7 +57,8 @@ class GymnasiumEnv(KnownDesktop):
         self._name = ""  # of that world
         self._shown: Observation | None = None
         self._pointer: Point = (0.0, 0.0)
-        self._earned, self._over, self._closed = 0.0, False, False
+        self._terminated = self._over = self._closed = False
+        self._earned = 0.0
         if id is not None:
             self._enter(id)
 
@@ -67,9 +66,7 @@ class GymnasiumEnv(KnownDesktop):
         """Reset the task's environment with its seed and return its picture, with the goal where it says one."""
         name, seed = task.config.get("id", self._id), task.config.get("seed")
         if not isinstance(name, str) or not isinstance(seed, int):
-            raise TaskFormatError(
-                f"task {task.id!r}: config needs a registered id and an integer seed, got {name=}, {seed=}"
-            )
+            raise TaskFormatError(f"task {task.id!r} needs a registered id and an integer seed, got {name=}, {seed=}")
         if self._closed:
             raise EnvError("reset", "the environment is closed; build a new one")
         self._shown = None
@@ -78,7 +75,8 @@ class GymnasiumEnv(KnownDesktop):
             seen, _ = world.env.reset(seed=seed)
             said = seen if isinstance(seen, Mapping) and not task.instruction else {}
             first = Observation(*world.screenshot(seen), str(said.get("goal") or said.get("mission") or ""))
-        self._pointer, self._earned, self._over, self._shown = (0.0, 0.0), 0.0, False, first
+        self._pointer, self._shown, self._earned = (0.0, 0.0), first, 0.0
+        self._terminated = self._over = False
         return first
 
     def step(self, action: Action) -> StepResult:
@@ -94,19 +92,20 @@ class GymnasiumEnv(KnownDesktop):
                 return StepResult(shown)
             seen, reward, terminated, truncated, info = world.env.step(own)
             shown = self._shown = Observation(*world.screenshot(seen))
-        self._over = bool(terminated or truncated)
-        judged = bool(terminated) or self._verdict == "sum"
+        self._terminated, self._over = bool(terminated), bool(terminated or truncated)
+        judged = self._terminated or self._verdict == "sum"
         if judged:
-            self._earned += float(reward) if self._verdict in ("last", "sum") else self._raw(info)
-        return StepResult(shown, bool(terminated), bool(truncated), 0.0 if judged else float(reward))
+            raw = info["task_info"].get("RAW_REWARD_GLOBAL", 0.0) if self._verdict in ("raw", "full") else reward
+            self._earned += float(raw >= FULL) if self._verdict == "full" else float(raw)
+        return StepResult(shown, self._terminated, bool(truncated), 0.0 if judged else float(reward))
 
     def evaluate(self) -> float:
-        """Return the verdict, between the rewards that are 0 and 1; 0 where no step that counts was taken."""
+        """Return the verdict between the rewards of 0 and of 1, and 0 where there is none."""
         self._running("evaluate")
         if not math.isfinite(self._earned):
             raise EnvError("evaluate", f"{self._name} gave a reward of {self._earned}")
-        judged = self._verdict == "sum" or self._over
-        return min(max((self._earned - self._low) / (self._high - self._low), 0.0), 1.0) if judged else 0.0
+        counts = self._over or self._low >= 0 if self._verdict == "sum" else self._terminated
+        return min(max((self._earned - self._low) / (self._high - self._low), 0.0), 1.0) if counts else 0.0
 
     def close(self) -> None:
         """Close the environment, and with the last one of its thread the browser; idempotent."""
@@ -120,7 +119,7 @@ class GymnasiumEnv(KnownDesktop):
         if self._verdict in ("raw", "full") and not name.startswith(f"{BROWSERGYM}miniwob."):
             raise ConfigError(f"verdict={self._verdict} is for BrowserGym's MiniWoB++, not {name}: take last or sum")
         if name.startswith(BROWSERGYM):
-            world: Drawn | Pages = Pages(name, self._options, viewport=self._viewport, scale=self._scale)
+            world: Drawn | Pages = Pages(name, self._options, self._viewport, self._scale)
         else:
             world = Drawn(name, self._actions, self._options)
         self._leave()  # only now, so that the browser of this thread stays open
@@ -132,10 +131,6 @@ class GymnasiumEnv(KnownDesktop):
         if world is not None:
             with suppress(EnvError), env_boundary("crash", "close"):
                 world.close()
-
-    def _raw(self, info: Mapping[str, Any]) -> float:
-        raw = float(info["task_info"].get("RAW_REWARD_GLOBAL", 0.0))  # none where the page was left
-        return raw if self._verdict == "raw" else float(raw >= FULL)
 
     def _running(self, call: str) -> tuple[Drawn | Pages, Observation]:
         if self._world is None or self._shown is None:

@@ -1,12 +1,10 @@
 """Tasks of registered environments: a task is a name and a seed."""
 
 import os
-import random
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from arpo.bounds import AtLeastOne, checked
 from arpo.envs.web import pages_directory
 from arpo.errors import ConfigError, first_of
 from arpo.types import Task
@@ -18,31 +16,19 @@ BROWSERGYM = "browsergym/"
 def gymnasium_tasks(ids: Iterable[str], seeds: Iterable[int], instruction: str = "") -> list[Task]:
     """Return one task for every registered name and seed; some environments say their goal, others need a text."""
     numbers = list(seeds)
-    specs = {name: registered(name) for name in ids}
-    return [_task(name, spec.name, seed, instruction) for name, spec in specs.items() for seed in numbers]
+    named = {name: registered(name).name for name in ids}
+    return [_task(name, domain, seed, instruction) for name, domain in named.items() for seed in numbers]
 
 
-@checked
-def browsergym_tasks(
-    benchmark: str, seeds: Iterable[int], names: Iterable[str] | None = None, per_name: AtLeastOne | None = None
-) -> list[Task]:
-    """Return one task for every seed and every registered name of a benchmark of BrowserGym, or some of its names.
-
-    With `per_name` each has as many of the seeds, drawn as `env=miniwob` draws those of a page.
-    """
+def browsergym_tasks(benchmark: str, seeds: Iterable[int], names: Iterable[str] | None = None) -> list[Task]:
+    """Return one task for every seed and every registered name of a benchmark of BrowserGym, or some of its names."""
     numbers, known = list(seeds), {name.partition(".")[2]: name for name in registered_names(benchmark)}
     chosen = [*known] if names is None else list(names)
-    if per_name is not None and per_name > len(numbers):
-        raise ConfigError(f"per_name={per_name} is more than the {len(numbers)} seeds there are to draw from")
     if unknown := [name for name in chosen if name not in known]:
         raise ConfigError(
-            f"BrowserGym's {benchmark} has no task {first_of(unknown)}; tasks.names=null takes all of them"
+            f"BrowserGym's {benchmark} has no {first_of(unknown)}; tasks.names=null takes all that it has"
         )
-    tasks = []
-    for name in chosen:
-        drawn = numbers if per_name is None else sorted(random.Random(f"0/{name}").sample(numbers, per_name))
-        tasks += [_task(known[name], name, seed) for seed in drawn]
-    return tasks
+    return [_task(known[name], name, seed) for name in chosen for seed in numbers]
 
 
 def registered(name: str) -> Any:

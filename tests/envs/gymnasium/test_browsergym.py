@@ -28,7 +28,7 @@ from arpo.envs.contract import check_env
 from arpo.envs.gymnasium.browsergym import calls_of
 from arpo.envs.gymnasium.env import GymnasiumEnv
 from arpo.envs.gymnasium.tasks import browsergym_tasks
-from arpo.envs.miniwob.tasks import known_pages, miniwob_sample
+from arpo.envs.miniwob.tasks import known_pages
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Task
 from tests.browser import needs_chromium
@@ -106,20 +106,14 @@ def test_an_action_is_the_calls_of_its_action_set_that_do_the_same(action, calls
 
 
 @pytest.mark.usefixtures("_benchmark")
-def test_a_benchmark_has_its_registered_names_and_seeds_are_drawn_as_those_of_our_pages():
+def test_a_benchmark_has_its_registered_names():
     tasks = browsergym_tasks("miniwob", [3, 4])
     assert {each.domain for each in tasks} == {*known_pages()}
     assert len(tasks) == 2 * 125
-    one = browsergym_tasks("miniwob", range(100), ["click-tab"], per_name=3)
-    named = [(f"browsergym/miniwob.click-tab/{each.config['seed']}", each.config["seed"]) for each in one]
-    assert named == [(each.id, each.config["seed"]) for each in one]
-    assert [seed for _, seed in named] == [
-        each.config["seed"] for each in miniwob_sample(["click-tab"], range(100), 3)
-    ]
-    with pytest.raises(ConfigError, match=r"has no task click-tba; tasks\.names=null"):
-        browsergym_tasks("miniwob", [1], ["click-tba"])
-    with pytest.raises(ConfigError, match="per_name=3 is more than the 2 seeds"):
-        browsergym_tasks("miniwob", [1, 2], ["click-tab"], per_name=3)
+    name = "browsergym/miniwob.click-tab"
+    assert task("click-tab", 3) == Task(f"{name}/3", "", "click-tab", {"id": name, "seed": 3})
+    with pytest.raises(ConfigError, match=r"miniwob has no click-tba; tasks\.names=null"):
+        task("click-tba")
     with pytest.raises(ConfigError, match="needs browsergym-nothing: `uv pip install browsergym-nothing`"):
         browsergym_tasks("nothing", [1])
 

@@ -40,12 +40,18 @@ def column(png: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "actions", "instruction"),
-    [(CORRIDOR, ARROWS, ""), (DIAL, {"click": [0.5], "ctrl x": [0.1]}, "Dial."), ("CartPole-v1", ARROWS, "Balance.")],
+    ("name", "actions", "instruction", "package"),
+    [
+        (CORRIDOR, ARROWS, "", "gymnasium"),
+        (DIAL, {"click": [0.5], "ctrl x": [0.1]}, "Dial.", "gymnasium"),
+        ("CartPole-v1", ARROWS, "Balance the pole.", "pygame"),
+        ("Pendulum-v1", {"left": [-2.0], "right": [2.0]}, "Swing it up.", "pygame"),
+        ("FrozenLake-v1", {**ARROWS, "up": 3}, "Cross the lake.", "pygame"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", {**ARROWS, "up": 2}, "", "minigrid"),
+    ],
 )
-def test_the_contract_of_a_desktop_holds(name, actions, instruction):
-    if name == "CartPole-v1":
-        pytest.importorskip("pygame", reason="what draws CartPole is not installed")
+def test_the_contract_of_a_desktop_holds(name, actions, instruction, package):
+    pytest.importorskip(package, reason=f"{name} is drawn by {package}, which is not installed")
     check_env(GymnasiumEnv(actions=actions), task(name, 3, instruction))
     check_env(GymnasiumEnv(id=name, actions=actions), Task("mine", instruction or "Walk.", config={"seed": 3}))
 
@@ -107,6 +113,22 @@ def test_an_episode_that_is_cut_off_is_truncated_and_not_terminated():
     assert [(each.terminated, each.truncated) for each in results] == [(False, False)] * 5 + [(False, True)]
     assert results[-1].reward == pytest.approx(-0.1)
     assert env.evaluate() == 0.0
+
+
+def test_an_episode_that_the_agent_cuts_short_earns_nothing_that_going_on_would_cost():
+    for low, high, verdict in ((-1.0, 0.0, 0.0), (0.0, 1.0, 0.0)):
+        env = begun(CORRIDOR, THIRD, actions=ARROWS, verdict="sum", between=(low, high))
+        env.step(LEFT)
+        assert env.evaluate() == verdict  # -0.1 of -1 to 0 would be 0.9
+    env = begun(CORRIDOR, 0, actions=ARROWS, verdict="sum", between=(-1.2, 0.0))
+    for _ in range(6):
+        assert env.evaluate() == 0.0
+        env.step(LEFT)
+    assert env.evaluate() == pytest.approx(0.5)  # -0.6, truncated
+    env = begun(CORRIDOR, 0, actions=ARROWS, between=(-1.0, 1.0))
+    for _ in range(6):
+        env.step(LEFT)
+    assert env.evaluate() == 0.0  # no terminal reward
 
 
 def test_what_breaks_is_an_error_of_the_environment_and_no_reward():
