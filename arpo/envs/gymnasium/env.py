@@ -25,7 +25,7 @@ class GymnasiumEnv(KnownDesktop):
         id: The registered name of tasks that have none.
         actions: Keys and clicks as actions of a space, see `Drawn`; BrowserGym's are known.
         options: Arguments for `gymnasium.make`, such as `max_episode_steps`, or those of BrowserGym's `BrowserEnv`.
-        verdict: What the task reward is made of, and steps are left without: `last`, the reward of the step by which the environment terminated;
+        verdict: What the task reward is made of, and steps are left without: `last`, the reward of the terminal step;
             `sum`, all rewards, of an episode that the agent has cut short only where `between` begins at 0 or above.
             Of BrowserGym's MiniWoB++, whose `last` is 1 for any raw reward above 0, also `raw`, that reward itself,
             and `full`, 1 where it is 0.99 or more, as `env=miniwob` judges.
