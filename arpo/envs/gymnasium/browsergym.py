@@ -82,7 +82,7 @@ class Pages:
         BROWSER.users += 1
 
     def screenshot(self, seen: Any) -> tuple[bytes, int, int]:
-        """Return what the page shows as PNG, its width and its height in screen pixels."""
+        """Return a picture of the page as PNG, its width and its height in screen pixels."""
         page = seen["page"]
         if page is not self._page:
             page._bgym_scale_factor = self._scale  # by which BrowserGym takes points to the page
