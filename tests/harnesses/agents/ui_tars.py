@@ -1,18 +1,29 @@
 """A stand-in of OSWorld's UI-TARS agent: all texts stay in the context, five screenshots, three tries at an answer.
 
-It acts by programs on the desktop, as OSWorld's does, or by actions where the environment runs no programs.
+It acts by programs on the desktop, as OSWorld's does, or by actions where the environment runs no programs. With the
+option `tiny` it suits a tiny policy: its goal is the instruction alone, old answers are sent as they were said, and
+its requests are the same without OpenAI's client, whose import costs more than an episode of that policy.
 """
 
+import json
+import os
 import re
+import sys
 import urllib.error
+import urllib.request
 
-import openai
-from door import MAX_STEPS, MODEL, TASK, act, request, screen_url
+from door import MAX_STEPS, MODEL, TASK, request, screen_url
 
 WINDOW, TRIES = 5, 3
-ACTION = re.compile(r"Action: (click\(start_box='\((\d+),(\d+)\)'\)|type\(content='(.*)'\)|wait\(\)|finished\(.*\))")
+TINY = "tiny" in sys.argv
+KNOWN = "click|left_double|right_single|hover|drag|scroll|type|hotkey|press|wait|finished"
+ACTION = re.compile(rf"Action: ((?:{KNOWN})\(.*\))", re.DOTALL)
+POINT, TEXT = re.compile(r"\((\d+),(\d+)\)"), re.compile(r"type\(content='(.*)'\)", re.DOTALL)
 SYSTEM = {"role": "system", "content": [{"type": "text", "text": "You are a helpful assistant."}]}
-GOAL = {"role": "user", "content": [{"type": "text", "text": f"You are a GUI agent.\n\n## User Instruction\n{TASK}"}]}
+WRITTEN = TASK if TINY else f"You are a GUI agent.\n\n## User Instruction\n{TASK}"
+GOAL = {"role": "user", "content": [{"type": "text", "text": WRITTEN}]}
+SIZES = json.loads(request("task"))
+OPTIONS = {"model": MODEL, "frequency_penalty": 1, "max_tokens": 500, "temperature": 0.0, "top_p": 0.9}
 
 
 def picture(url):
@@ -20,40 +31,67 @@ def picture(url):
 
 
 def said(text):
-    """Write an old answer with the tokens around its points that the model samples and its text lacks."""
-    text = re.sub(r"start_box='(\(\d+,\d+\))'", r"start_box='<|box_start|>\1<|box_end|>'", text)
+    """Write an old answer with the tokens around its points that UI-TARS samples and its text lacks."""
+    text = text if TINY else re.sub(r"_box='(\(\d+,\d+\))'", r"_box='<|box_start|>\1<|box_end|>'", text)
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
-def perform(action, x, y, text):
-    code = f"pyautogui.click({x}, {y}, button='left')" if x else f"pyautogui.write({text!r}, interval=0.1)"
-    code = f"import pyautogui, time; {code if x or text else 'time.sleep(1)'}"
+def on_the_screen(action):
+    """Return an action with its points in pixels of the screen, not of the picture that the model sees."""
+    across, down = SIZES["width"] / SIZES["model_width"], SIZES["height"] / SIZES["model_height"]
+    moved = POINT.sub(lambda point: f"({round(int(point[1]) * across)},{round(int(point[2]) * down)})", action)
+    return action if action.startswith("type") else moved
+
+
+def program(action):
+    """Return what does an action on a desktop that runs programs; nothing where an action of the door is to do it."""
+    if text := TEXT.match(action):
+        return f"pyautogui.write({text[1]!r}, interval=0.1)"
+    if action.startswith("click"):
+        return "pyautogui.click({}, {}, button='left')".format(*POINT.search(action).groups())
+    return ""
+
+
+def perform(action):
+    """Do an action, and return whether the desktop says that the episode has ended."""
+    action = on_the_screen(action)
     try:
-        request("execute", {"command": ["python", "-c", code], "shell": False})
+        if code := program(action):
+            request("execute", {"command": ["python", "-c", f"import pyautogui; {code}"], "shell": False})
+            return False
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
-        act(action)
+    return json.loads(request("act", {"action": action}))["ended"]
+
+
+def answered(messages):
+    if not TINY:
+        import openai
+
+        return openai.OpenAI().chat.completions.create(messages=messages, **OPTIONS).choices[0].message.content
+    headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"}
+    body = json.dumps({"messages": messages, **OPTIONS}).encode()
+    asked = urllib.request.Request(f"{os.environ['OPENAI_BASE_URL']}/chat/completions", body, headers)
+    with urllib.request.urlopen(asked, timeout=600) as reply:
+        return json.load(reply)["choices"][0]["message"]["content"]
 
 
 def ask(messages):
     for _ in range(TRIES):
-        answer = openai.OpenAI().chat.completions.create(
-            model=MODEL, messages=messages, frequency_penalty=1, max_tokens=500, temperature=0.0, top_p=0.9
-        )
-        text = answer.choices[0].message.content.strip()
+        text = answered(messages).strip()
         if found := ACTION.search(text):
-            return text, found
+            return text, found[1]
     raise SystemExit("no answer can be read")
 
 
-urls, texts, found = [], [], None
-while len(urls) < MAX_STEPS and not (found and found[1].startswith("finished")):
-    if found:
-        perform(*found.groups())
+urls, texts, action = [], [], ""
+while len(urls) < MAX_STEPS and not action.startswith("finished"):
+    if action and perform(action):
+        break
     urls.append(screen_url())
     messages = [SYSTEM, GOAL]
     for number, url in enumerate(urls):
         messages += [picture(url)] * (number >= len(urls) - WINDOW) + [said(text) for text in texts[number:][:1]]
-    text, found = ask(messages)
+    text, action = ask(messages)
     texts.append(text)
