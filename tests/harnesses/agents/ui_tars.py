@@ -16,8 +16,10 @@ from door import MAX_STEPS, MODEL, TASK, request, screen_url
 
 WINDOW, TRIES = 5, 3
 TINY = "tiny" in sys.argv
-KNOWN = "click|left_double|right_single|hover|drag|scroll|type|hotkey|press|wait|finished"
-ACTION = re.compile(rf"Action: ((?:{KNOWN})\(.*\))", re.DOTALL)
+ACTION = re.compile(
+    r"Action: ((?:\w+\(start_box='\(\d+,\d+\)'.*|type\(content='.*'|hotkey\(key='.*'|wait\(|finished\(.*)\))",
+    re.DOTALL,
+)
 POINT, TEXT = re.compile(r"\((\d+),(\d+)\)"), re.compile(r"type\(content='(.*)'\)", re.DOTALL)
 SYSTEM = {"role": "system", "content": [{"type": "text", "text": "You are a helpful assistant."}]}
 WRITTEN = TASK if TINY else f"You are a GUI agent.\n\n## User Instruction\n{TASK}"
@@ -90,7 +92,7 @@ while len(urls) < MAX_STEPS and not action.startswith("finished"):
     if action and perform(action):
         break
     urls.append(screen_url())
-    messages = [SYSTEM, GOAL]
+    messages = [GOAL] if TINY else [SYSTEM, GOAL]
     for number, url in enumerate(urls):
         messages += [picture(url)] * (number >= len(urls) - WINDOW) + [said(text) for text in texts[number:][:1]]
     text, action = ask(messages)
