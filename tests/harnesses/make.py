@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
+OVERRIDES = Path(__file__).parent / "overrides.txt"
+"""What no environment holds, though a package asks for it."""
 CACHE = Path(os.environ.get("ARPO_HARNESSES") or Path.home() / ".cache" / "arpo" / "harnesses")
 
 
@@ -41,7 +43,8 @@ def make(name: str) -> None:
             [*uv, "venv", "--relocatable", "--allow-existing", "--python", sys.executable, begun], check=True
         )
         python = begun / "bin" / "python"
-        subprocess.run([*uv, "pip", "install", "--python", python, "--requirement", given], check=True)
+        install = [*uv, "pip", "install", "--python", python, "--override", OVERRIDES, "--requirement", given]
+        subprocess.run(install, check=True)
     begun.rename(place)
 
 

@@ -61,6 +61,16 @@ def by_schema(number, renderer, prompt, name, **arguments):
     return json.dumps(said | {"action": [action]})
 
 
+def browser_gym(number, renderer, prompt, name, x=0, y=0, text=""):
+    """Answer as AgentLab asks for, with a call of BrowserGym's."""
+    calls = {
+        "click": f"mouse_click({x}, {y})",
+        "type_text": f"keyboard_type({text!r})",
+        "": "send_msg_to_user('Done.')",
+    }
+    return f"<action>\n{calls[name]}\n</action>"
+
+
 def ui_tars(number, renderer, prompt, name, x=0, y=0, text=""):
     """Answer as UI-TARS does; wait twice at first, so that the window of screenshots moves, and say nonsense."""
     if number <= 4:
@@ -110,6 +120,7 @@ HARNESSES = [
     Tried("ai_sdk", "ai"),
     Tried("openai_agents_js", "openai-agents-js"),
     Tried("browser_use_actions", "browser-use", by_schema),
+    Tried("agentlab_visual", "agentlab", browser_gym),
     Tried("ui_tars", "openai", ui_tars),
     Tried("ui_tars", "openai", ui_tars, desktop=Programs, options=("programs",)),
 ]
@@ -165,7 +176,8 @@ def test_a_harness_solves_its_task_and_its_record_is_that_of_the_engine(chats, t
     table.setdefault((tried.agent, *tried.options), {}).update(cells(tried, case, trajectory, endpoint))
 
 
-MANY = [tried for tried in HARNESSES if tried.agent not in ("ui_tars", "browser_use_actions", "smolagents_tools")]
+LEFT_OUT = ("ui_tars", "browser_use_actions", "agentlab_visual", "smolagents_tools")
+MANY = [tried for tried in HARNESSES if tried.agent not in LEFT_OUT]
 MANY = list({tried.environment: tried for tried in MANY}.values())
 EXCHANGES, AT_LEAST, CLICKS = int(os.environ.get("ARPO_EXCHANGES", "10_000")), 6, 60
 

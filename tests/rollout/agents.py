@@ -14,6 +14,7 @@ import httpx
 from arpo.apps.mcp_server import desktop_server
 
 OWN_LOOP = Path(__file__).parents[2] / "experiments" / "foreign_loop" / "agent.py"
+UI_TARS = Path(__file__).parents[1] / "harnesses" / "agents" / "ui_tars.py"
 HI = {"model": "policy", "messages": [{"role": "user", "content": "Click the red button."}]}
 SEEN: list = []
 

@@ -120,6 +120,27 @@ def test_on_web_pages_too_the_own_loop_over_http_has_the_record_of_the_own_loop_
     assert (here.task_reward, len(here.steps)) == (1.0, len(said))
 
 
+@pytest.mark.browser
+@needs_chromium
+def test_osworlds_agent_with_a_tiny_policy_solves_a_page_and_forks_where_its_window_moves(chat):
+    """Five screenshots are in the window: with the sixth the first leaves it, and each context is a new one."""
+    agent = Command(argv=[sys.executable, "-S", "-E", str(agents.UI_TARS), "tiny"])
+    spec = replace(SPEC, task=miniwob_task("click-test-2", 1001), settings=replace(SETTINGS, max_steps=8))
+    with closing(MiniWobEnv()) as env:
+
+        def respond(request):
+            if len(engine.requests) == 2:
+                return "I would rather not."
+            waits = len(engine.requests) < 8
+            return "Action: wait()" if waits else render_response(chat.frame(168, 210).to_model(next(env.solve())))
+
+        engine = ScriptedEngine(chat, respond)
+        made = play(chat, agent, spec=spec, desktop=env, engine=engine)
+    assert (made.outcome, made.task_reward, len(made.steps)) == (Outcome.TERMINATED, 1.0, 7)
+    assert [each.parent for each in made.exchanges] == [None, 0, 0, 2, 3, 4, None, None]
+    assert [len(request.images) for request in engine.requests] == [1, 2, 2, 3, 4, 5, 5, 5]
+
+
 @pytest.mark.slow
 def test_a_greedy_model_says_the_same_over_http_and_in_process_and_scores_the_record_alike(chat, tiny_model):
     spec = replace(SPEC, temperature=0.0)
