@@ -1,8 +1,8 @@
 """A stand-in of OSWorld's UI-TARS agent: all texts stay in the context, five screenshots, three tries at an answer.
 
 It acts by programs on the desktop, as OSWorld's does, or by actions where the environment runs no programs. With the
-option `tiny` it suits a tiny policy: its goal is the instruction alone, old answers are sent as they were said, and
-its requests are the same without OpenAI's client, whose import costs more than an episode of that policy.
+option `tiny` it suits a tiny policy: the instruction alone stands before the first screenshot, old answers are sent
+as they were said, and requests are made without OpenAI's client, whose import costs more than such an episode.
 """
 
 import json
@@ -87,13 +87,13 @@ def ask(messages):
     raise SystemExit("no answer can be read")
 
 
-urls, texts, action = [], [], ""
-while len(urls) < MAX_STEPS and not action.startswith("finished"):
-    if action and perform(action):
-        break
+urls, texts = [], []
+for _ in range(MAX_STEPS):
     urls.append(screen_url())
     messages = [GOAL] if TINY else [SYSTEM, GOAL]
     for number, url in enumerate(urls):
         messages += [picture(url)] * (number >= len(urls) - WINDOW) + [said(text) for text in texts[number:][:1]]
     text, action = ask(messages)
     texts.append(text)
+    if action.startswith("finished") or perform(action):
+        break
