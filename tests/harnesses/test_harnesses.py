@@ -182,7 +182,7 @@ MANY = list({tried.environment: tried for tried in MANY}.values())
 EXCHANGES, AT_LEAST, CLICKS = int(os.environ.get("ARPO_EXCHANGES", "10_000")), 6, 60
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3 * 3600)
 def test_of_ten_thousand_exchanges_of_many_harnesses_each_is_what_the_engine_got_and_gave(chats):
     """Play long episodes until there are so many exchanges; `ARPO_EXCHANGES` says how many."""
     there = [tried for tried in MANY if environment(tried.environment).is_dir()]
@@ -194,7 +194,13 @@ def test_of_ten_thousand_exchanges_of_many_harnesses_each_is_what_the_engine_got
         tried = min(there, key=lambda each: counts[each.agent])
         spec, desktop, heard = replace(SPEC, settings=settings, seed=counts.total()), tried.desktop(), []
         engine = model(chat, tried, desktop, lambda response, heard=heard: heard.append(response) or response, CLICKS)
-        made = play(chat, Command(argv=tried.argv, limit_s=200), spec=spec, desktop=desktop, engine=engine)
+        made = play(
+            chat,
+            Command(argv=tried.argv, limit_s=600, max_pictures=CLICKS + 20),
+            spec=spec,
+            desktop=desktop,
+            engine=engine,
+        )
         check_record(made, list(zip(engine.requests, heard, strict=True)), chat)
         counts[tried.agent] += len(made.exchanges)
     assert len(counts) >= AT_LEAST
