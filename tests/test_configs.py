@@ -466,6 +466,8 @@ def test_an_engine_is_made_for_as_many_pictures_as_a_foreign_agent_may_send(expe
     argv = ["harness=command", "harness.argv=[python]"]
     cfg = composed(f"experiment={experiment}", *argv, "harness.max_pictures=40")
     assert cfg.engine.get("make_engine", cfg.engine).max_images == 40
+    cfg = composed(f"experiment={experiment}", *argv, "rollout.settings.max_steps=30")
+    assert cfg.engine.get("make_engine", cfg.engine).max_images == 31
 
 
 def test_dart_on_osworld_has_its_own_sizes_and_on_desktops_two_engines_on_cpus():

@@ -102,6 +102,7 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "demonstrations_of": _of_run(demonstrations_of),
     "recordings_of": _of_run(recordings_of),
     "images_at_once": images_at_once,
+    "pictures_of": _or_zero(lambda steps: max(steps + 1, 16)),  # an agent sees the screen before its first step too
     "for_card": for_card,
     "share_beside": share_beside,
     "gpu_range": _or_zero(lambda first, end: list(range(first, end))),
