@@ -276,6 +276,7 @@ BASES = (
     "train experiment=arpo_miniwob logger=wandb",
     "train experiment=arpo_desktop32",
     "train experiment=warmstart_miniwob",
+    "train experiment=warmstart_published",
     "train experiment=offline_dpo",
     "train experiment=smoke method=c3po module.objective.budget=120 entropulse=on curriculum=stages replay=adapr",
     "train experiment=one_gpu",
