@@ -342,7 +342,7 @@ class HarnessPlayer:
             task_reward=reward,
             format_reward=desktop.format_reward,
             screenshots=desktop.screenshots | session.screenshots,
-            last_screenshot="" if outcome in NOT_SEEN else desktop.screen,
+            last_screenshot="" if outcome in NOT_SEEN or devtools else desktop.screen,  # which DevTools pass by
             duration_s=asyncio.get_running_loop().time() - began,
         )
 

@@ -55,7 +55,7 @@ function groupRow(run, rows, members, place, reference, keep) {
   const compare = place === reference
     ? h("span", { class: "chip ref" }, "compared with")
     : link(run.groupAddress(run.episodes.group[rows[place]], { ...keep, ref: place }), { class: "chip", tip: "mark where the others part from this one" }, "compare with");
-  const same = member && compared && place !== reference && !fork ? h("span", { class: "chip" }, "the same throughout") : null;
+  const same = member?.steps.length && compared && place !== reference && !fork ? h("span", { class: "chip" }, "the same throughout") : null;
   return memberRow(run, rows[place], member, { fork, extra: h("div", { class: "chips" }, compare, same, gainChip(member)) });
 }
 

@@ -136,7 +136,8 @@ class Member {
   // By how much the update raised the log-probability of all that was said; null where nobody asked after it.
   get gained() {
     if (!this.knows("after_ratio")) return null;
-    const changes = this.steps.flatMap((_, step) => this.exchange(step).response_ids.map((_id, at) => Math.log(this.value("after_ratio", step, at))));
+    const before = this.numbers.get("old_logprobs");  // of the responses that are learned from, be they steps or not
+    const changes = this.numbers.get("after_logprobs").map((after, at) => after - before[at]);
     return changes.filter(Number.isFinite).reduce((sum, change) => sum + change, 0);
   }
 
