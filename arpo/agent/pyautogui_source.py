@@ -23,8 +23,10 @@ CLICKS: Mapping[str, tuple[str, int]] = {
     "tripleClick": ("left", 3),
 }
 KEYS = {"press": actions.Press, "keyDown": actions.KeyDown, "keyUp": actions.KeyUp}
-FIRST = {"write": "message", "typewrite": "message", "terminate": "status", **dict.fromkeys(KEYS, "keys")}
-"""The name of the first argument, where it is not x, clicks, or seconds."""
+NAMES = {"click": ("x", "y", "clicks", "interval", "button"), "write": ("message",), "typewrite": ("message",)}
+NAMES |= {"terminate": ("status",), "press": ("keys", "presses"), "keyDown": ("keys",), "keyUp": ("keys",)}
+NAMES |= dict.fromkeys(("scroll", "vscroll", "hscroll"), ("clicks", "x", "y"))
+"""The names of the first arguments, where they are not x and y alone."""
 
 
 def read_pyautogui(source: str, width: int, height: int) -> tuple[Action, ...]:
@@ -38,12 +40,12 @@ def read_pyautogui(source: str, width: int, height: int) -> tuple[Action, ...]:
     """
     check_length(source, "source", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     try:
-        statements = ast.parse(source.strip()).body
+        statements = [(ast.unparse(each)[:80], each) for each in ast.parse(source.strip()).body]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         refuse(ParseErrorKind.BAD_SYNTAX, f"{source[:80]!r} is no Python: {error}")
     found: list[Action] = []
-    for statement in statements:
-        for action in _read(statement, width, height):
+    for text, statement in statements:
+        for action in _read(text, statement, width, height):
             if isinstance(action, Drag | Scroll) and not action.start and found and isinstance(found[-1], Hover):
                 x, y = found.pop().points[0]
                 action = replace(action, x=x, y=y)  # noqa: PLW2901 - the same action, with its beginning
@@ -51,8 +53,7 @@ def read_pyautogui(source: str, width: int, height: int) -> tuple[Action, ...]:
     return tuple(found) or refuse(ParseErrorKind.NO_ACTION, "there is no call")
 
 
-def _read(statement: ast.stmt, width: int, height: int) -> list[Action]:
-    text = ast.unparse(statement)[:80]
+def _read(text: str, statement: ast.stmt, width: int, height: int) -> list[Action]:
     match statement:
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("pyautogui" | "computer" | "mobile"), name), args, keywords)):
             pass
@@ -60,7 +61,7 @@ def _read(statement: ast.stmt, width: int, height: int) -> list[Action]:
             refuse(ParseErrorKind.UNKNOWN_ACTION, f"{text} is no call of pyautogui")
     try:
         given = [ast.literal_eval(each) for each in args]
-        named = dict(zip((FIRST.get(name, "x"), "y"), given, strict=False))
+        named = dict(zip(NAMES.get(name, ("x", "y")), given, strict=False))
         named |= {str(each.arg): ast.literal_eval(each.value) for each in keywords}
         return _actions(name, given, named, (width, height))
     except ActionParseError as error:
@@ -83,14 +84,14 @@ def _actions(name: str, given: list[Any], named: dict[str, Any], screen: tuple[i
             x, y = _point(named["from_coord"], screen) if "from_coord" in named else (None, None)
             return [Drag(x, y, *(_point(named["to_coord"], screen) if "to_coord" in named else _at(named, screen)))]
         case "scroll" | "vscroll" | "hscroll":
-            amount = named.get("clicks", named.get("page", *given[:1] or (0,)))
+            amount = named.get("clicks", named.get("page", 0))
             if amount == 0:  # AGUVIS has some, whose direction stands in words beside them
                 refuse(ParseErrorKind.UNKNOWN_ACTION, "it does not say how far")
             ways: tuple[Any, Any] = ("right", "left") if name == "hscroll" else ("up", "down")
-            return [Scroll(ways[amount < 0])]
+            return [Scroll(ways[amount < 0], *(_at(named, screen) if "x" in named else ()))]
         case "write" | "typewrite":
-            return [actions.TypeText("".join(named["message"]))]
-        case "press" | "keyDown" | "keyUp":
+            return [actions.TypeText("".join(named["message"]).encode().decode())]  # half a letter is an error
+        case "press" | "keyDown" | "keyUp" if named.get("presses", 1) == 1:
             keys = named["key"] if "key" in named else named["keys"]
             return [KEYS[name](read_key(key)) for key in ([keys] if isinstance(keys, str) else keys)]
         case "hotkey":

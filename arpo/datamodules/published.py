@@ -35,7 +35,7 @@ from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_
 log = logging.getLogger(__name__)
 
 Form = Literal["agentnet", "aguvis", "ui_tars"]
-_NUMBERED = re.compile(r"(.*?)[_-]?(\d+)\.\w+")
+_NUMBERED = re.compile(r"(.*?)[_-]?(\d{1,99})\.\w+")
 _GOAL = re.compile(r"Instruction:\s*(.+?)\s*(?:Previous actions:|\Z)", re.DOTALL)
 _HEADING = "## User Instruction"
 """Stands before the instruction in UI-TARS's first message."""
@@ -48,20 +48,18 @@ def published_tasks(file: str, form: Form, images: str | None = None) -> list[Ta
         ConfigError: If it is not of the form; the message names the file, the line or record, and the field.
     """
     read = {"agentnet": _agentnet, "aguvis": _aguvis, "ui_tars": _ui_tars}[form]
-    where, whole, tasks = file, file.endswith(".json"), dict[str, Task]()
+    whole, tasks = file.endswith(".json"), dict[str, Task]()
     known = {"form": form, "images": str(images or Path(file).parent)}
     try:
         with Path(file).open("rb") as lines:
             for number, text in enumerate([lines.read()] if whole else lines, start=1):
                 where = file if whole else f"{file}, line {number}"
-                for task in read(where, json.loads(text)) if text.strip() else ():
+                for task in read(where, _parsed(where, text)) if text.strip() else ():
                     if task.id in tasks:
                         raise ConfigError(f"{where}: the episode {task.id} is there twice; remove one of them")
                     tasks[task.id] = replace(task, domain=form, config={**task.config, **known})
     except OSError as error:
         raise ConfigError(f"source={file} cannot be read: {error.strerror}; name a file of the form {form}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where} is no JSON: {error}") from error
     if not tasks:
         raise ConfigError(f"{file} holds no episodes")
     return list(tasks.values())
@@ -106,8 +104,8 @@ class PublishedCollector:
         steps: list[Step] = []
         screenshots: dict[str, bytes] = {}
         actions: tuple[Action, ...] = ()
-        for where, name, thought, text in task.config["steps"]:
-            seen = _seen(where, Path(task.config["images"]), name)
+        for where, shown, name, thought, text in task.config["steps"]:
+            seen = _seen(shown, Path(task.config["images"]), name)
             actions = _performed(where, task.config["form"], text, seen)
             said, *others = map(model_frame(seen, self.family, self.image_limits).to_model, actions)
             response = GRAMMARS[self.grammar].answer(said, thought, *others)
@@ -123,16 +121,20 @@ class PublishedCollector:
 
 def _seen(where: str, images: Path, name: str) -> Observation:
     """Return a picture as PNG, by its name in a folder or as the address that holds its bytes."""
+    inside = name.partition(";base64,")[2] if name.startswith("data:") else None
+    if inside is None and (
+        Path(name).is_absolute() or ".." in Path(name).parts
+    ):  # but links lead where the user likes
+        raise ConfigError(f"{where}: the picture {name[:80]!r} cannot be used: it is not in {images}")
     try:
-        inside = name.partition(";base64,")[2] if name.startswith("data:") else None
         found = (images / name).read_bytes() if inside is None else base64.b64decode(inside, validate=True)
-        with Image.open(io.BytesIO(found)) as picture:
+        with Image.open(io.BytesIO(found), formats=("PNG", "JPEG", "WEBP")) as picture:
             size = picture.size
             if (picture.format, picture.mode) != ("PNG", "RGB"):
                 picture.convert("RGB").save(again := io.BytesIO(), "PNG")
                 found = again.getvalue()
         check_screenshot(observation := Observation(found, *size))
-    except (OSError, ValueError, EnvError) as error:
+    except (OSError, ValueError, EnvError, Image.DecompressionBombError) as error:
         raise ConfigError(f"{where}: the picture {name[:80]!r} cannot be used: {error}") from error
     return observation
 
@@ -148,6 +150,15 @@ def _performed(where: str, form: Form, text: str, seen: Observation) -> tuple[Ac
         if error.kind == ParseErrorKind.UNKNOWN_ACTION:
             raise TaskFormatError(str(error)) from error
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _parsed(where: str, text: bytes) -> Any:
+    try:
+        record = json.loads(text)
+        json.dumps(record, ensure_ascii=False).encode()  # no half letters
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is no JSON: {error}") from error
+    return record
 
 
 def _field(where: str, record: Any, key: str, kind: type = str) -> Any:
@@ -170,13 +181,14 @@ def _agentnet(where: str, record: Any) -> Iterator[Task]:
     for at, step in _listed(f"{where}: traj", _field(f"{where}: ", record, "traj", list)):
         value = _field(at, step, "value", dict)
         code = _field(f"{at}.value", value, "code")
-        steps.append((f"{at}.value.code", _field(at, step, "image"), str(value.get("thought") or ""), code))
+        picture, thought = _field(at, step, "image"), str(value.get("thought") or "")
+        steps.append((f"{at}.value.code", f"{at}.image", picture, thought, code))
     identity = (_field(f"{where}: ", record, "task_id"), _field(f"{where}: ", record, "instruction"))
     yield Task(*identity, config={"steps": steps, "succeeded": record.get("task_completed") is not False})
 
 
 def _aguvis(where: str, records: Any) -> Iterator[Task]:
-    found: dict[tuple[str, str], list[tuple[int, tuple[str, str, str, str]]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, tuple[str, ...]]]] = {}
     for at, record in _listed(where, records):
         image, turns = _field(at, record, "image"), _field(at, record, "conversations", list)
         said = [(_field(place, turn, "from"), _field(place, turn, "value")) for place, turn in _listed(at, turns)]
@@ -184,7 +196,7 @@ def _aguvis(where: str, records: Any) -> Iterator[Task]:
         if not goals or said[-1][0] != "gpt":
             raise ConfigError(f"{at}.conversations must be a turn of human with `Instruction: …`, and end with gpt")
         name = _NUMBERED.fullmatch(image)
-        step = (f"{at}.conversations[-1].value", image, "", said[-1][1])
+        step = (f"{at}.conversations[-1].value", f"{at}.image", image, "", said[-1][1])
         key = (name[1] if name else image, goals[0])
         found.setdefault(key, []).append((int(name[2]) if name else 0, step))
     for (pictures, instruction), steps in found.items():
@@ -193,21 +205,22 @@ def _aguvis(where: str, records: Any) -> Iterator[Task]:
 
 
 def _ui_tars(where: str, messages: Any) -> Iterator[Task]:
-    instruction, picture, steps = "", "", []
+    instruction, picture, steps = "", (), []
     for at, message in _listed(where, messages):
         role, content = _field(at, message, "role"), _field(at, message, "content", object)
         if isinstance(content, str) and "<|image_pad|>" in content:
             raise ConfigError(f"{at}.content stands for a picture that is not in the file: give it as an `image_url`")
         for place, part in _listed(at, [{"text": content}] if isinstance(content, str) else content):
             if role == "user" and isinstance(part, dict) and part.get("type") == "image_url":
-                picture = _field(place, _field(place, part, "image_url", dict), "url")
+                url = _field(f"{place}.image_url", _field(place, part, "image_url", dict), "url")
+                picture = f"{place}.image_url.url", url
                 continue
             text = _field(place, part, "text")
             if role == "user":
                 instruction = instruction or text.rpartition(_HEADING)[2].strip()
             elif role == "assistant" and picture:
-                steps.append((f"{at}.content", picture, thought_of(text), text))
-                picture = ""
+                steps.append((f"{at}.content", *picture, thought_of(text), text))
+                picture = ()
     if not instruction or not steps:
         raise ConfigError(f"{where}: messages must have an instruction, and a response behind an `image_url`")
     digest = hashlib.sha256(repr(steps).encode(errors="replace")).hexdigest()[:16]

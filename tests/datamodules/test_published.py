@@ -7,7 +7,7 @@ import json
 import pytest
 from PIL import Image
 
-from arpo.agent.actions import Click, Drag, Fail, Finished, Hotkey, Press, Scroll, TypeText, Wait
+from arpo.agent.actions import Click, Drag, Fail, Finished, Hotkey, Hover, Press, Scroll, TypeText, Wait
 from arpo.agent.prompt import GRAMMARS
 from arpo.agent.pyautogui_source import read_pyautogui
 from arpo.datamodules.published import PublishedCollector, published_tasks
@@ -171,6 +171,12 @@ WRONG = [
     ("ui_tars", (changed(UI_TARS, 2, "content", to="<|vision_start|><|image_pad|>"),), r"\[2\]\.content stands for"),
     ("ui_tars", (changed(UI_TARS, 3, "content", to="Action: click("),), r"line 1\[3\]\.content: "),
     ("ui_tars", (changed(UI_TARS, 2, "content", 0, "image_url", to={}),), r"1\[2\]\[0\]\.image_url must be a dict"),
+    ("ui_tars", (changed(UI_TARS, 4, "content", 0, "image_url", to={"url": "x"}),), r"1\[4\]\[0\]\.image_url\.url: "),
+    ("agentnet", (f"[{'1' * 5000}]",), r"line 1 is no JSON: Exceeds the limit"),
+    ("agentnet", (changed(AGENTNET, "instruction", to="\ud800"),), r"line 1 is no JSON: .*surrogates not allowed"),
+    ("agentnet", (changed(AGENTNET, "traj", 0, "image", to="/etc/hosts"),), r"traj\[0\]\.image: .*: it is not in "),
+    ("agentnet", (changed(AGENTNET, "traj", 0, "image", to="a/../../0.png"),), r"traj\[0\]\.image: .*: it is not in "),
+    ("aguvis", ([changed(AGUVIS[0], "image", to=f"{'1' * 5000}.png")],), r"json\[0\]\.image: .* File name too long"),
 ]  # fmt: skip
 
 
@@ -180,6 +186,15 @@ def test_a_wrong_file_is_refused_by_file_line_and_field(written, form, records, 
         written(form, *records)
 
 
+@pytest.mark.parametrize(
+    ("size", "kind", "said"), [((20_000, 20_000), "PNG", "bomb"), (SIZE, "EPS", "cannot identify")]
+)
+def test_a_picture_that_is_vast_or_a_program_is_refused(written, tmp_path, size, kind, said):
+    Image.new("1" if kind == "PNG" else "RGB", size).save(tmp_path / "0.png", kind)
+    with pytest.raises(ConfigError, match=rf"line 1: traj\[0\]\.image: the picture '0\.png' cannot be used: .*{said}"):
+        written("agentnet", AGENTNET)
+
+
 SOURCE = [
     ("pyautogui.doubleClick(x=0.5, y=0.5)", (Click(50, 100, count=2),)),
     ("pyautogui.rightClick(0.5, 0.5)", (Click(50, 100, "right"),)),
@@ -187,6 +202,8 @@ SOURCE = [
     ("pyautogui.moveTo(x=0.1, y=0.1)\npyautogui.dragTo(x=0.5, y=0.5, button='left')", (Drag(10, 20, 50, 100),)),
     ("pyautogui.dragTo(from_coord=[0.1, 0.1], to_coord=[0.5, 0.5])", (Drag(10, 20, 50, 100),)),
     ("pyautogui.scroll(page=-0.26)", (Scroll("down"),)),
+    ("pyautogui.moveTo(0.1, 0.1)\npyautogui.scroll(-3, x=0.5, y=0.5)", (Hover(10, 20), Scroll("down", 50, 100))),
+    ("pyautogui.click(0.5, 0.5, 2)", (Click(50, 100, count=2),)),
     ("pyautogui.hscroll(2)", (Scroll("right"),)),
     ("pyautogui.write('it''s')", (TypeText("its"),)),
     ("pyautogui.press(keys=['tab', 'Return'])", (Press("tab"), Press("enter"))),
@@ -200,7 +217,11 @@ REFUSED = [
     ("pyautogui.tripleClick(x=0.1, y=0.1)", "unknown_action"),
     ("pyautogui.scroll()", "unknown_action"),
     ("mobile.open_app(app_name='drupe')", "unknown_action"),
+    ("pyautogui.press('down', presses=3)", "unknown_action"),
     ("pyautogui.click(x=0.1", "bad_syntax"),
+    (f"pyautogui.click(x={'+'.join('1' * 700)}, y=0.1)", "bad_syntax"),
+    (f"pyautogui.click(x=0x{'f' * 9999}, y=0.1)", "bad_syntax"),
+    (r"pyautogui.write('\ud800')", "bad_argument"),
     ("pyautogui.click(x=__import__('os'), y=0.1)", "bad_argument"),
     ("pyautogui.click(x=0.1, y=1.5)", "bad_argument"),
     ("pyautogui.moveTo()", "bad_argument"),
