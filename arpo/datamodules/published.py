@@ -205,7 +205,7 @@ def _aguvis(where: str, records: Any) -> Iterator[Task]:
 
 
 def _ui_tars(where: str, messages: Any) -> Iterator[Task]:
-    instruction, picture, steps = "", (), []
+    instruction, picture, steps = "", tuple[str, ...](), list[tuple[str, ...]]()
     for at, message in _listed(where, messages):
         role, content = _field(at, message, "role"), _field(at, message, "content", object)
         if isinstance(content, str) and "<|image_pad|>" in content:
