@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import yaml
+
 from arpo.errors import ConfigError
 from arpo.run.choices import ROOT, choices_of
 
@@ -17,8 +19,7 @@ log = logging.getLogger(__name__)
 
 TEMPLATES = ROOT / "tools" / "new"
 """A folder for each kind: a package that is called `new` and its kind, such as `newenv`."""
-GROUPS = {"env": ("env", "tasks", "experiment"), "method": ("method",)}
-"""The groups of conf/ in which a package of each kind has a choice of its own name."""
+KINDS = ("env", "method")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m arpo new", description="Write a package that works, to be changed.")
-    made.add_argument("kind", choices=[*GROUPS], help="an environment with its tasks, or a method of learning")
+    made.add_argument("kind", choices=KINDS, help="an environment with its tasks, or a method of learning")
     made.add_argument("name", help="of its module and its choices, such as kiosk")
     made.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to write; it may hold others")
     return made
@@ -49,14 +50,17 @@ def write(kind: str, name: str, directory: Path) -> None:
     Raises:
         ConfigError: If the name is taken, by a module or a choice, or cannot be one; or a file of it exists.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+    words = keyword.iskeyword(name) or yaml.safe_load(name) != name  # as null, on and yes are not
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or words:
         raise ConfigError(f"{name!r} cannot be the name of a module: take lower-case letters, digits and _")
+    if directory.resolve() == ROOT:
+        raise ConfigError("the package is to lie outside of this code: name another folder with --to")
     if find_spec(name) is not None:
         raise ConfigError(f"{name} is the name of a module that is there already: take another one")
-    if taken := [group for group in GROUPS[kind] if name in choices_of(group)]:
-        raise ConfigError(f"{taken[0]}={name} is a choice that is there already: take another name")
     files = _files(kind, name)
     for path, content in files.items():
+        if path.parts[0] == "conf" and path.stem in choices_of(path.parts[1]):
+            raise ConfigError(f"{path.parts[1]}={path.stem} is a choice that is there already: take another name")
         if (directory / path).exists() and (directory / path).read_bytes() != content:
             raise ConfigError(f"{directory / path} exists: take another name, or another folder with --to")
     for path, content in files.items():

@@ -95,6 +95,7 @@ def find_package() -> None:
     """Find modules in the folder that a program starts in, behind all others; where it has a `conf/`, children do too.
 
     So an environment, a method or an agent of its own is imported from there, here and in workers, as in our folder.
+    Children look there before all else, and so only where no file such as `types.py` would hide a module of Python.
     """
     here = os.path.abspath(os.curdir) if os.path.isdir(os.curdir) else OURS
     if here == OURS:
@@ -102,7 +103,8 @@ def find_package() -> None:
     if here not in sys.path:
         sys.path.append(here)
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if os.path.isdir(os.path.join(here, "conf")) and here not in known:  # children look there before all else
+    hidden = {f"{name}.py" for name in sys.stdlib_module_names}.intersection(os.listdir(here))
+    if os.path.isdir(os.path.join(here, "conf")) and here not in known and not hidden:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*known, here)))
 
 

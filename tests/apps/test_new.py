@@ -82,6 +82,8 @@ def test_a_line_that_breaks_a_clause_is_found_and_the_clause_named(package, name
         ("env", "Kiosk", "'Kiosk' cannot be the name of a module: take lower-case letters"),
         ("env", "class", "'class' cannot be the name of a module"),
         ("env", "json", "json is the name of a module that is there already"),
+        ("env", "null", "'null' cannot be the name of a module"),
+        ("env", "phone", "experiment=warmstart_phone is a choice that is there already"),
         ("env", "miniwob_8", "tasks=miniwob_8 is a choice that is there already"),
         ("method", "gigpo", "method=gigpo is a choice that is there already"),
         ("env", "kiosk", "tests/test_kiosk.py exists: take another name, or another folder with --to"),
@@ -95,6 +97,12 @@ def test_a_name_that_is_taken_is_refused_and_nothing_is_written(tmp_path, kind, 
         write(kind, name, tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [taken]
     assert taken.read_text("utf-8") == "mine"
+
+
+def test_the_folder_of_this_code_is_no_place_for_a_package():
+    with pytest.raises(ConfigError, match="outside of this code: name another folder with --to"):
+        write("env", "kiosk", ROOT)
+    assert not (ROOT / "pytest.ini").exists()
 
 
 def outcome(folder, *words):
@@ -140,6 +148,8 @@ def test_a_coroutine_is_found_in_the_folder_that_a_run_starts_in_and_by_workers_
     assert outcome(tmp_path, "-c", FINDS, str(ROOT)) == (0, "an_agent.play None\n")
     (tmp_path / "conf").mkdir()
     assert outcome(tmp_path, "-c", FINDS, str(ROOT)) == (0, f"an_agent.play {tmp_path}\n")
+    (tmp_path / "queue.py").touch()  # would hide Python's own from all programs that workers are
+    assert outcome(tmp_path, "-c", FINDS, str(ROOT)) == (0, "an_agent.play None\n")
     code, said = outcome(tmp_path / "conf", "-c", FINDS, str(ROOT))
     assert code != 0
     assert "start in the folder of its module, or let PYTHONPATH name that" in said

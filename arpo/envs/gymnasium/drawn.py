@@ -38,7 +38,7 @@ class Drawn:
         if not actions:
             ask = "say in env.make_env.actions which key or click is which of its actions, such as {left: 0, right: 1}"
             raise ConfigError(f"{name} has the action space {self.env.action_space}: {ask}")
-        self._actions = {line: self._in_space(line, value) for line, value in actions.items()}
+        self._actions = {str(line): self._in_space(str(line), value) for line, value in actions.items()}
 
     def translate(self, action: Action, pointer: Point) -> Any | None:
         """Return the action of its space for one of the agent, None where there is no line for it."""
@@ -65,7 +65,7 @@ class Drawn:
         from numpy import asarray
 
         space = self.env.action_space
-        if line not in NAMES and not all(canonical_key(key) == key for key in line.split()):
+        if line not in NAMES and not (line and all(canonical_key(key) == key for key in line.split())):
             raise ConfigError(f"make_env.actions: {line!r} is no key, and none of {', '.join(sorted(NAMES))}")
         try:
             own = asarray(value, dtype=space.dtype) if isinstance(value, list | tuple) else value

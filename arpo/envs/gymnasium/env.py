@@ -49,7 +49,7 @@ class GymnasiumEnv(KnownDesktop):
         scale: Positive = 1.0,
     ) -> None:
         self._low, self._high = between
-        if not self._low < self._high:
+        if not -math.inf < self._low < self._high < math.inf:
             raise ConfigError(f"between must be a lower and a higher reward, got {self._low} and {self._high}")
         self._id, self._actions, self._options = id, actions or {}, options or {}
         self._verdict, self._viewport, self._scale = verdict, viewport, scale
@@ -65,8 +65,9 @@ class GymnasiumEnv(KnownDesktop):
     def reset(self, task: Task) -> Observation:
         """Reset the task's environment with its seed and return its picture, with the goal where it says one."""
         name, seed = task.config.get("id", self._id), task.config.get("seed")
-        if not isinstance(name, str) or not isinstance(seed, int):
-            raise TaskFormatError(f"task {task.id!r} needs a registered id and an integer seed, got {name=}, {seed=}")
+        if not isinstance(name, str) or not isinstance(seed, int) or seed < 0:
+            needed = "needs a registered id and an integer seed from 0"
+            raise TaskFormatError(f"task {task.id!r} {needed}, got {name=}, {seed=}")
         if self._closed:
             raise EnvError("reset", "the environment is closed; build a new one")
         self._shown = None
@@ -91,13 +92,16 @@ class GymnasiumEnv(KnownDesktop):
             if own is None:
                 return StepResult(shown)
             seen, reward, terminated, truncated, info = world.env.step(own)
+            reward = float(reward)
             shown = self._shown = Observation(*world.screenshot(seen))
         self._terminated, self._over = bool(terminated), bool(terminated or truncated)
         judged = self._terminated or self._verdict == "sum"
         if judged:
             raw = info["task_info"].get("RAW_REWARD_GLOBAL", 0.0) if self._verdict in ("raw", "full") else reward
             self._earned += float(raw >= FULL) if self._verdict == "full" else float(raw)
-        return StepResult(shown, self._terminated, bool(truncated), 0.0 if judged else float(reward))
+        elif not math.isfinite(reward):
+            raise EnvError("step", f"{self._name} gave a reward of {reward}")
+        return StepResult(shown, self._terminated, bool(truncated), 0.0 if judged else reward)
 
     def evaluate(self) -> float:
         """Return the verdict between the rewards of 0 and of 1, and 0 where there is none."""

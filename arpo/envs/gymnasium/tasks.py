@@ -31,11 +31,13 @@ def browsergym_tasks(benchmark: str, seeds: Iterable[int], names: Iterable[str] 
     return [_task(known[name], name, seed) for name in chosen for seed in numbers]
 
 
-def registered(name: str) -> Any:
+def registered(name: str | None) -> Any:
     """Return the specification of an environment by its name, after an import of what registers it.
 
     As in Gymnasium itself, `minigrid:MiniGrid-Empty-5x5-v0` imports `minigrid`; BrowserGym's are found by their names.
     """
+    if name is None:
+        raise ConfigError("which one? name what is registered: env.make_env.id=minigrid:MiniGrid-Empty-5x5-v0")
     module, _, own = name.rpartition(":")
     if module:
         imported(module)
@@ -61,7 +63,7 @@ def imported(module: str) -> Any:
     """Import an optional package."""
     try:
         return import_module(module)
-    except ImportError as error:
+    except (ImportError, TypeError) as error:  # the latter where it begins with a dot
         package = module.replace(".", "-").replace("_", "-")
         raise ConfigError(f"this needs {package}: `uv pip install {package}`, then try again ({error})") from error
 

@@ -1,6 +1,7 @@
 """Registered environments as desktops: a table of actions, rewards of steps and verdicts, what is refused."""
 
 import io
+import math
 import sys
 
 import pytest
@@ -138,6 +139,11 @@ def test_what_breaks_is_an_error_of_the_environment_and_no_reward():
     env.step(Press("up"))
     with pytest.raises(EnvError, match="reward of nan"):
         env.evaluate()
+    env = begun(DIAL, 3, actions={"left": [-0.95], 1: [-0.75]})
+    with pytest.raises(EnvError, match="reward of nan"):  # of a step, which methods learn from
+        env.step(Press("left"))
+    with pytest.raises(EnvError, match="not 'NoneType'"):
+        env.step(Press("1"))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +158,9 @@ def test_what_breaks_is_an_error_of_the_environment_and_no_reward():
         ({"id": "no_such_package:Here-v0"}, "needs no-such-package: `uv pip install no-such-package`"),
         ({"between": (1.0, 1.0)}, "between must be a lower and a higher reward"),
         ({"verdict": "raw", "id": CORRIDOR, "actions": ARROWS}, "verdict=raw is for BrowserGym's MiniWoB"),
+        ({"id": ".:Here-v0"}, "needs -: .*relative import"),
+        ({"id": CORRIDOR, "actions": {"": 0}}, "'' is no key, and none of"),
+        ({"between": (0.0, math.inf)}, "between must be a lower and a higher reward"),
         ({"verdict": "best"}, "verdict must"),
         ({"scale": 0.0}, "scale must be above 0"),
     ],
@@ -165,9 +174,14 @@ def test_an_environment_without_a_picture_and_a_task_without_a_seed_are_refused(
     env = GymnasiumEnv(actions={"left": [0.0]})
     with pytest.raises(ConfigError, match="has no picture"):
         env.reset(task(BLIND))
-    for config in ({}, {"id": DIAL}, {"seed": 1}, {"id": DIAL, "seed": "1"}):
+    for config in ({}, {"id": DIAL}, {"seed": 1}, {"id": DIAL, "seed": "1"}, {"id": DIAL, "seed": -1}):
         with pytest.raises(TaskFormatError, match="registered id and an integer seed"):
             env.reset(Task("x", "", config=config))
+
+
+def test_tasks_without_a_name_say_where_to_write_one():
+    with pytest.raises(ConfigError, match=r"env\.make_env\.id="):
+        gymnasium_tasks([None], [0])
 
 
 def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(monkeypatch):

@@ -41,7 +41,7 @@ class Corridor(gymnasium.Env):
 
 
 class Dial(gymnasium.Env):
-    """A box as its action, and a picture as its observation; every step is worth what was dialled."""
+    """A box as its action, and a picture as its observation; every step is worth what was dialled, or nothing."""
 
     observation_space = Box(0, 255, (SIDE, 2 * SIDE, 3), np.uint8)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
@@ -53,7 +53,8 @@ class Dial(gymnasium.Env):
     def step(self, action):
         if action[0] == -1.0:
             raise RuntimeError("it is broken")
-        return pixels(1), float(action[0]) if action[0] < 0.9 else float("nan"), bool(action[0] > 0.5), False, {}
+        reward = None if action[0] == -0.75 else float(action[0]) if abs(action[0]) < 0.9 else float("nan")
+        return pixels(1), reward, bool(action[0] > 0.5), False, {}
 
 
 class Blind(Dial):
