@@ -103,8 +103,8 @@ def find_package() -> None:
     if here not in sys.path:
         sys.path.append(here)
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    hidden = {f"{name}.py" for name in sys.stdlib_module_names}.intersection(os.listdir(here))
-    if os.path.isdir(os.path.join(here, "conf")) and here not in known and not hidden:
+    python = {f"{name}.py" for name in sys.stdlib_module_names}
+    if os.path.isdir(os.path.join(here, "conf")) and here not in known and python.isdisjoint(os.listdir(here)):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*known, here)))
 
 

@@ -24,6 +24,8 @@ KEYS |= {way: f"Arrow{way.capitalize()}" for way in WHEEL} | {f"f{number}": f"F{
 ALIKE = ("enter", "tab", "space", "backspace", "delete", "insert", "home", "end", "alt", "shift")
 KEYS |= {key: key.capitalize() for key in ALIKE}
 """Playwright's names of keys with more than a character."""
+LONGEST_TYPED = 200
+"""Characters of a text whose keys are pressed; a longer one, that would outlast a step's deadline, comes at once."""
 
 
 def calls_of(action: Action, pointer: Point) -> str | None:
@@ -42,6 +44,8 @@ def calls_of(action: Action, pointer: Point) -> str | None:
             call = _keyboard("press", *keys)
         case actions.Press(key) | actions.KeyDown(key) | actions.KeyUp(key):
             call = _keyboard(action.NAME.removeprefix("key"), key)
+        case actions.TypeText(text) if len(text) > LONGEST_TYPED:
+            call = f"keyboard_insert_text({typeable(text)!r})"
         case actions.TypeText(text):
             parts = filter(None, re.split("(\t)", typeable(text)))  # a tab is a key, as on a keyboard
             call = "\n".join("keyboard_press('Tab')" if part == "\t" else f"keyboard_type({part!r})" for part in parts)

@@ -73,6 +73,9 @@ def click_on(env: GymnasiumEnv, element: str = "#subbtn", scale: float = 1.0) ->
     return Click(x * scale, y * scale)
 
 
+LONG = "a\t" * 101
+
+
 @pytest.mark.parametrize(
     ("action", "calls"),
     [
@@ -91,6 +94,7 @@ def click_on(env: GymnasiumEnv, element: str = "#subbtn", scale: float = 1.0) ->
         (Press("volumeup"), None),
         (TypeText("a\tb\n"), "keyboard_type('a')\nkeyboard_press('Tab')\nkeyboard_type('b\\n')"),
         (TypeText(""), None),
+        (TypeText(LONG), f"keyboard_insert_text({LONG!r})"),
         (Wait(), "noop(1000)"),
         (Finished("42"), "send_msg_to_user('42')"),
         (Fail(), "report_infeasible('The agent says that nothing solves the task.')"),
@@ -136,7 +140,7 @@ def test_a_page_is_seen_and_solved_at_any_scale_and_nothing_else_is_extracted():
 
 @browser
 def test_a_text_is_typed_as_it_is_and_no_call_is_read_in_it():
-    texts = ['it\'s "a" \\ text', "report_infeasible('x')", "')\nreport_infeasible('x')\n#", "é 漢 \u2028 🙂"]
+    texts = ['it\'s "a" \\ text', "report_infeasible('x')", "')\nreport_infeasible('x')\n#", "é 漢 \u2028 🙂", "it's " * 2000]
     with closing(begun("enter-text")) as env:
         for text in texts:
             page_of(env).evaluate("document.querySelector('#tt').value = ''; document.querySelector('#tt').focus()")
