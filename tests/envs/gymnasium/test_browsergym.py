@@ -140,7 +140,13 @@ def test_a_page_is_seen_and_solved_at_any_scale_and_nothing_else_is_extracted():
 
 @browser
 def test_a_text_is_typed_as_it_is_and_no_call_is_read_in_it():
-    texts = ['it\'s "a" \\ text', "report_infeasible('x')", "')\nreport_infeasible('x')\n#", "é 漢 \u2028 🙂", "it's " * 2000]
+    texts = [
+        'it\'s "a" \\ text',
+        "report_infeasible('x')",
+        "')\nreport_infeasible('x')\n#",
+        "é 漢 \u2028 🙂",
+        "it's " * 2000,
+    ]
     with closing(begun("enter-text")) as env:
         for text in texts:
             page_of(env).evaluate("document.querySelector('#tt').value = ''; document.querySelector('#tt').focus()")
