@@ -106,7 +106,7 @@ def _absence(tree: Any, override: str) -> str | None:
         if part not in node:
             names = [name for name in dict.fromkeys([*node, *([] if place else groups)]) if not name.startswith("_")]
             found = near(part, names, 0.8) or _elsewhere(tree, key.rpartition(".")[2]) or near(part, names)
-            return f"{key}: {found}{place or 'a run'} has {', '.join(names)}; +{key}=… adds a key"
+            return f"{key}: {found}{place or 'a run'} has {', '.join(names) or 'no keys'}; +{key}=… adds a key"
         node, place = node[part], f"{place}.{part}" if place else part
     return None
 

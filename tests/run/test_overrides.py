@@ -75,6 +75,7 @@ def test_the_programs_say_so_before_anything_else(program):
         (["lr=1"], r"lr: there is module\.optimizer\.lr"),
         (["curriculum.epochs=3"], "curriculum.epochs: the choice of curriculum has no such key"),
         (["module/critc=two_layer"], "module/critc: there is critic; module has "),
+        (["env=fake_phone", "env.make_env.width=3"], "env.make_env has no keys; "),
         (["replai=on"], "replai: there is replay; a run has name"),
         (["~callbacks.weightsync"], "callbacks.weightsync: there is weight_sync; callbacks has iteration_axis, "),
         (["method=gigpo", "module.objective.stepweight=1"], "stepweight: there is step_weight; "),
