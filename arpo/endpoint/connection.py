@@ -24,7 +24,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._late: asyncio.TimerHandle | None = None
         """Runs while a head is waited for."""
-        self._received = 0
+        self._received, self._most = 0, HEAD_BYTES
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -35,18 +35,22 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
         super().data_received(data)
-        if self._received > (MESSAGE_BYTES if self._late is None else HEAD_BYTES):
+        if self._late is None and self.cycle is not None and self.cycle.response_complete:
+            self._await_head()  # the rest of a body or blanks, at which uvicorn stops to wait for an end
+        if self._received > self._most:
             self.transport.close()
 
     @override
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._received, self._most = 0, HEAD_BYTES
         if self._late is None:  # the connection has had a request before
             self._await_head()
 
     @override
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        self._most = MESSAGE_BYTES
         super().on_headers_complete()
 
     @override
@@ -55,7 +59,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
-        self._received = 0
         self._late = self.loop.call_later(HEAD_S, self.transport.close)
 
     def _stop_waiting(self) -> None:

@@ -40,14 +40,33 @@ async def test_a_connection_ends_whose_head_does_not_come(plain, monkeypatch, se
         assert await is_closed(reader)
 
 
-async def test_a_connection_that_was_used_ends_too_when_its_next_head_stops(plain, monkeypatch):
+@pytest.mark.parametrize(
+    ("sent", "rest"),
+    [(GET, GET), (GET, b"\r\n"), (GET.replace(b"GET", b"POST") + b"Content-Length: 9\r\n", b"{")],
+    ids=["next head", "blanks", "body"],
+)
+async def test_a_connection_that_was_used_ends_too_when_what_comes_next_stops(plain, monkeypatch, sent, rest):
     monkeypatch.setattr(connection, "HEAD_S", 0.2)
     async with serving(plain) as visit:
         reader, writer = await opened(visit)
-        writer.write(GET + b"\r\n")
+        writer.write(sent + b"\r\n")
+        while (await reader.readline()).strip():
+            pass  # the head of the reply
+        writer.write(rest)
+        async with asyncio.timeout(10):
+            assert await is_closed(reader)
+
+
+async def test_what_is_left_of_a_large_body_is_taken_in_behind_its_refusal(plain):
+    async with serving(plain) as visit:
+        reader, writer = await opened(visit)
+        writer.write(GET.replace(b"GET", b"POST") + b"Content-Length: 8000000\r\n\r\n" + b"a" * 10)
         assert (await reader.readline()).startswith(b"HTTP/1.1 401")
-        writer.write(GET)
-        assert await is_closed(reader)
+        writer.write(b"a" * 7_999_990)
+        await writer.drain()
+        writer.write(GET + b"\r\n")
+        while not (await reader.readline()).startswith(b"HTTP/1.1 401"):
+            assert not reader.at_eof()
 
 
 async def test_an_answer_that_takes_longer_than_a_head_may_is_delivered(plain, monkeypatch):
