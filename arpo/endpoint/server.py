@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import uvicorn
@@ -131,7 +131,8 @@ class Endpoint:
     """A server for the agents of many episodes, each of which has a key of its own. Lives on one event loop."""
 
     def __init__(self, limits: Limits | None = None, remote: RemotePolicy | None = None) -> None:
-        self.limits, self.remote = limits or Limits(), remote
+        self.limits = limits or Limits()
+        self.remote = remote and replace(remote)  # with connections of its own, which end with it
         self.port = 0
         self._seats: dict[bytes, Seat] = {}
         self._closed = OrderedDict[bytes, None]()

@@ -57,6 +57,7 @@ async def test_an_address_that_is_busy_is_asked_again(plain, monkeypatch):
         (LIMITED, 6, "answers 429: slow"),
         ((401, 7, b"bad\nkey"), 1, r"answers 401: bad\\nkey; check policy, policy_model and ARPO_POLICY_KEY"),
         ((404, 8, b"no model"), 1, "answers 404: no model; check policy"),
+        ((301, 4, b"away"), 1, "answers 301: away; check policy"),
     ],
 )
 async def test_what_no_agent_can_help_is_a_failure_of_the_episode(plain, monkeypatch, reply, asked, problem):
@@ -80,3 +81,43 @@ async def test_a_refusal_of_what_is_asked_is_for_the_agent_to_read(plain):
     async with answering(plain, (400, 8, b"too long")) as visit:
         reply = await visit.post(BODY)
         assert (reply.status_code, reply.text, visit.seat.failure) == (400, "too long", None)
+
+
+@pytest.mark.parametrize(
+    ("failing", "tries"), [(BUSY, 6), ((404, 7, b"no path"), 1)], ids=["what it breaks at", "where it is not"]
+)
+async def test_an_agent_voids_no_episode_by_a_request_that_the_address_alone_fails_at(
+    plain, monkeypatch, failing, tries
+):
+    monkeypatch.setattr(remote, "LONGEST_WAIT_S", 0.0)
+    async with answering(plain, WELL, *[failing] * tries, WELL, failing, WELL) as visit:
+        assert (await visit.post(BODY)).status_code == 200
+        refused = await visit.post(BODY, "/v1/responses")
+        assert (refused.status_code, visit.seat.failure) == (400, None)
+        assert b'"Hi"' in visit.seen[-2]  # asked between two failures, where it had answered
+        assert (await visit.post(BODY)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "later", [[*[BUSY] * 6, WELL, WELL], [*[BUSY] * 6, WELL, LIMITED], [LIMITED], [BUSY], [*[BUSY] * 6, LIMITED]]
+)
+async def test_an_address_that_fails_at_others_too_is_no_fault_of_the_agent(plain, monkeypatch, later):
+    monkeypatch.setattr(remote, "LONGEST_WAIT_S", 0.0)
+    async with answering(plain, WELL, *later) as visit:
+        replies = [(await visit.post(BODY)).status_code for _ in range(2)]
+        failed = later[-1] != WELL
+        assert replies == [200, 503 if failed else 200]
+        assert isinstance(visit.seat.failure, EngineError) == failed
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"\xff": 1}', b'{"a": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"])
+async def test_a_body_that_is_no_object_is_refused(plain, body):
+    async with answering(plain, WELL) as visit:
+        assert (await visit.post(body)).status_code == 400
+
+
+async def test_an_endpoint_that_comes_after_another_one_has_connections_of_its_own(plain):
+    async with answering(plain, WELL) as visit:
+        policy = visit.endpoint.remote
+        await Endpoint(remote=policy).close()
+        assert (await visit.post(BODY)).status_code == 200
