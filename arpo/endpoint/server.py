@@ -116,6 +116,8 @@ class Seat:
         except RefusedError:  # the session was closed meanwhile
             raise
         except RequestError as error:  # what an agent can cause must not void its episode
+            async with self.lock:
+                self.session.refuse(turns)
             raise RefusedError("invalid", f"the model does not take this: {error}") from error
         except Exception as error:
             self.fail(error)

@@ -61,7 +61,7 @@ class Budgets:
     pictures: AtLeastOne = 128
     """Of one request: an engine is made for so many, and refuses more."""
     picture_bytes: AtLeastOne = 256 * 2**20
-    """Of all pictures that are recorded, after which there is no further request."""
+    """Of all pictures that are recorded or in flight, after which there is no further request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +196,11 @@ class Session:
         self._counts["dropped"] += len(names)
         self._kept = {key: kept for key, kept in self._kept.items() if not names & {turn.name for turn in kept.turns}}
 
+    def refuse(self, turns: Iterable[Turn]) -> None:
+        """Abandon the turns of a request that the engine does not take, and count it: the run may be set up wrong."""
+        self._counts["refused_by_engine"] += 1
+        self.drop(turns)
+
     def count_forwarded(self) -> None:
         """Count a request that another model answers, of which nothing is recorded; refuse it over the budget."""
         self._check_not_closed()
@@ -265,13 +270,16 @@ class Session:
         budgets, sampled = self._budgets, self._counts["sampled_tokens"]
         given = len(self._exchanges) + len(self._in_flight)
         held = sum(turn.request.sampling.max_tokens for turn in self._in_flight.values())
+        asked = (picture for turn in self._in_flight.values() for picture in turn.prompt.pictures)
+        new = {picture.key: len(picture.png) for picture in asked if picture.key not in self.screenshots}
+        picture_bytes = self._picture_bytes + sum(new.values())
         left = (budgets.tokens - sampled - held) // answers
-        if given + answers <= budgets.answers and left >= 1 and self._picture_bytes <= budgets.picture_bytes:
+        if given + answers <= budgets.answers and left >= 1 and picture_bytes <= budgets.picture_bytes:
             return left
         spent = (
             f"the episode's budget is spent: of {budgets.answers} answers {given} and of {budgets.tokens} tokens "
-            f"{sampled + held} are given or in flight, of {budgets.picture_bytes} bytes of pictures "
-            f"{self._picture_bytes} are recorded, and {answers} answers are asked for; end the task"
+            f"{sampled + held} are given or in flight, as are of {budgets.picture_bytes} bytes of pictures "
+            f"{picture_bytes}, and {answers} answers are asked for; end the task"
         )
         raise RefusedError("rate_limit_exceeded", spent, retry_after_s=RETRY_AFTER_S)
 

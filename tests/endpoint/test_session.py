@@ -196,6 +196,19 @@ def test_a_spent_budget_is_refused_until_the_end(plain, budgets):
     assert (refused.value.kind, refused.value.retry_after_s) == ("rate_limit_exceeded", 10.0)
 
 
+def test_pictures_that_are_recorded_or_in_flight_spend_their_budget_once(plain):
+    sizes = [len(shot.png) for shot in SHOTS]
+    episode = Episode(plain, budgets=Budgets(9, 10**4, picture_bytes=sum(sizes[:2]) - 1))
+    episode.answer(ask(user("x", SHOTS[0])), "Yes")
+    for _ in range(2):
+        turns = episode.session.open(ask(user("y", *SHOTS[:2])))
+        with pytest.raises(RefusedError, match=f"bytes of pictures {sum(sizes[:2])},"):
+            episode.session.open(ask(user("x")))
+        episode.session.drop(turns)
+    episode.answer(ask(user("x", SHOTS[0])), "Yes")
+    assert len(episode.trajectory().screenshots) == 1
+
+
 def test_nothing_comes_into_the_record_behind_the_end(episode):
     late, _ = episode.answer(ask(user("x")), "Yes", deliver=False)
     [turn] = episode.session.open(ask(user("x")))

@@ -242,8 +242,10 @@ def test_a_request_that_an_engine_refuses_ends_no_episode_and_voids_no_zero(chat
             raise RequestError("the picture is larger than the encoder's cache")
         return "Well."
 
-    trajectory = play(chat, function("collects"), engine=ScriptedEngine(chat, refuse))
+    endpoint = Endpoint()
+    trajectory = play(chat, function("collects"), engine=ScriptedEngine(chat, refuse), endpoint=endpoint)
     assert [reply.status_code for reply in agents.SEEN] == [200, 200, 400, 400]
+    assert endpoint.counters()["harness/refused_by_engine"] == 2
     assert "does not take this: the picture is larger" in agents.SEEN[2].json()["error"]["message"]
     assert (len(trajectory.exchanges), trajectory.task_reward) == (2, 0.0)
 
