@@ -1,6 +1,7 @@
 """A model behind an address of OpenAI's or Anthropic's dialect, in the place of our engine, to be evaluated."""
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 600.0
 TRIES = 6
 LONGEST_WAIT_S = 30.0
+SLOW_S = 10.0
+"""The time for an agent to take in a piece of a reply; behind a longer one, it may be why the reply breaks off."""
 PASSED = ("content-type",)
 NOT_OF_THE_AGENT = (301, 302, 307, 308, 401, 402, 403, 404, 405)
 """Statuses that say that key, credit, address or name of the model is wrong."""
@@ -95,11 +98,15 @@ class RemotePolicy:
                 raise invalid("the policy answers other requests, and fails at this one: change it") from error
 
         async def pieces() -> AsyncIterator[bytes]:
+            slowest = 0.0
             try:
                 async for piece in reply.aiter_bytes():
+                    given = time.monotonic()
                     yield piece
+                    slowest = max(slowest, time.monotonic() - given)
             except httpx.HTTPError as error:
-                fail(EngineError(f"the policy at {self.address} broke off its reply: {error}"))
+                if slowest < SLOW_S:
+                    fail(EngineError(f"the policy at {self.address} broke off its reply: {error}"))
                 raise
             finally:
                 await reply.aclose()

@@ -240,10 +240,10 @@ class Endpoint:
 
     async def _answered(self, dialect: Dialect, request: Request) -> Reply:
         seat = self._seat(request.headers.get("x-api-key") or _bearer(request))
+        if self.remote is not None:
+            return await self._forwarded(self.remote, dialect, request, seat)
         async with seat.bodies:  # until it is read: else those that wait for the lock would fill the memory
             body = await self.body(request, self.limits.body_bytes)
-            if self.remote is not None:
-                return await self._forwarded(self.remote, dialect, body, seat)
             async with seat.lock:
                 if seat.over.is_set():
                     raise _closed()
@@ -253,16 +253,18 @@ class Endpoint:
                 flight.waiting += 1
                 return Delivery(seat, flight, dialect)
 
-    async def _forwarded(self, remote: RemotePolicy, dialect: Dialect, body: bytes, seat: Seat) -> Reply:
-        if seat.over.is_set():
-            raise _closed()
-        try:
-            async with seat.asking:
-                seat.session.count_forwarded()
+    async def _forwarded(self, remote: RemotePolicy, dialect: Dialect, request: Request, seat: Seat) -> Reply:
+        async with seat.asking:  # before the body is taken in, which is kept until there is an answer
+            async with seat.bodies:
+                body = await self.body(request, self.limits.body_bytes)
+            if seat.over.is_set():
+                raise _closed()
+            seat.session.count_forwarded()
+            try:
                 return await remote.forward(dialect.path, body, seat.fail)
-        except EngineError as error:
-            seat.fail(error)
-            raise RefusedError("unavailable", "the policy does not answer, and this episode ends with it") from error
+            except EngineError as error:
+                seat.fail(error)
+                raise RefusedError("unavailable", "the policy does not answer: this episode ends with it") from error
 
     def _opened(
         self, seat: Seat, dialect: Dialect, body: bytes, headers: Mapping[str, str]

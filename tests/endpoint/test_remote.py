@@ -77,6 +77,18 @@ async def test_a_reply_that_breaks_off_is_a_failure_of_the_episode(plain):
             raise visit.seat.failure
 
 
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_reply_that_breaks_off_because_its_agent_does_not_read_on_voids_nothing(plain, monkeypatch, slow):
+    monkeypatch.setattr(remote, "SLOW_S", 0.2)
+    failures = []
+    async with answering(plain, (200, 100, b'{"half":')) as visit:
+        reply = await visit.endpoint.remote.forward("/v1/chat/completions", b"{}", failures.append)
+        with pytest.raises(httpx.HTTPError):
+            async for _ in reply.body_iterator:
+                await asyncio.sleep(0.3 * slow)
+    assert len(failures) == (not slow)
+
+
 async def test_a_refusal_of_what_is_asked_is_for_the_agent_to_read(plain):
     async with answering(plain, (400, 8, b"too long")) as visit:
         reply = await visit.post(BODY)

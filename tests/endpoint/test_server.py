@@ -401,6 +401,20 @@ async def test_a_policy_behind_an_address_answers_in_the_place_of_the_engine(pla
         assert here.counters()["harness/forwarded"] == 3
 
 
+async def test_a_policy_behind_an_address_is_asked_for_several_answers_at_a_time(plain):
+    async with serving(plain) as there:
+        here = Endpoint(remote=RemotePolicy(f"{there.address}/v1", "policy", there.key))
+        visit = Visit(here, plain)
+        there.gate.clear()
+        async with here.admit(visit.seat) as visit.key, asyncio.timeout(20):
+            posts = [asyncio.create_task(visit.post(BODY)) for _ in range(2 * BODIES)]
+            while len(there.engine.requests) < len(posts):
+                await asyncio.sleep(0.01)
+            there.gate.set()
+            assert {reply.status_code for reply in await asyncio.gather(*posts)} == {200}
+        await here.close()
+
+
 async def test_a_policy_that_does_not_answer_is_a_failure_of_the_episode(plain, monkeypatch):
     monkeypatch.setattr(remote, "LONGEST_WAIT_S", 0.0)
     endpoint = Endpoint(remote=RemotePolicy("http://127.0.0.1:9/v1", "m"))
