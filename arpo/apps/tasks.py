@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         cfg = compose(
             "train", [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *overrides]
         )
-        if asked.what == "certify" and cfg.env.make_env.get("_target_") == DESKTOP:
+        if asked.what == "certify" and OmegaConf.select(cfg, "env.make_env._target_") == DESKTOP:
             with Session.start():
                 return certify_templates(ids or ["all"], build(cfg.env.make_env), instances=asked.repeats)
         tasks, cache = tasks_of(cfg), OmegaConf.select(cfg, "env.make_env.cache")

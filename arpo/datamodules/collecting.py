@@ -13,7 +13,7 @@ from arpo.agent.prompt import GRAMMARS, GrammarName
 from arpo.bounds import AtLeastOne, Threshold, checked
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.pool.pool import EnvPool
+from arpo.envs.pool.pool import Pool
 from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 from arpo.host.log_lines import Heartbeat
 from arpo.host.threads import BackgroundLoop
@@ -54,7 +54,7 @@ class DemonstrationCollector:
         grammar: Of the responses; a data module sets that of its prompt.
     """
 
-    pool: EnvPool
+    pool: Pool
     demonstrator: Demonstrator
     max_steps: AtLeastOne
     family: str

@@ -20,7 +20,7 @@ from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
 from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.server import Endpoint
-from arpo.envs.pool.pool import EnvPool
+from arpo.envs.pool.pool import Pool
 from arpo.errors import ArpoError, EngineError, EnvError, HarnessError, RolloutError
 from arpo.host.log_lines import log_every
 from arpo.host.threads import BackgroundLoop, Signal
@@ -104,7 +104,7 @@ class EpisodeRunner:
 
     def __init__(
         self,
-        pool: EnvPool,
+        pool: Pool,
         responder: Responder,
         store: TrajectoryStore,
         settings: RolloutSettings,
@@ -264,7 +264,7 @@ class RolloutRuntime:
 
     make_engine: Callable[[], InferenceEngine]
     """Called once, by `start`, in the caller's thread; returns when the engine can serve."""
-    pool: EnvPool
+    pool: Pool
     chat: ChatTokenizer
     prompt: Prompt
     store: TrajectoryStore

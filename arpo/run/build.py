@@ -108,6 +108,7 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "gpu_range": _or_zero(lambda first, end: list(range(first, end))),
     "node_gpus": _or_zero(lambda gpus, nodes: gpus // nodes),
     "node_engines": _or_zero(lambda gpus, each: int(gpus / each) if each else gpus),  # one each where none is needed
+    "environments_of": lambda parts: sum(part["size"] for part in parts.values()),  # of a mixture
     # that one replica has in use: `images` of each of its share of the episodes
     "screenshots": _or_zero(
         lambda environments, images, replicas, nodes: max(math.ceil(environments / (replicas * nodes)) * images, 1)

@@ -20,7 +20,7 @@ MAY_DIFFER = re.compile(
     # the machine that it runs on, as after a move or a lack of memory: no state of the run depends on it
     r"|requires|threads|gpus|serving_gpus|engine"
     r"|trainer\.(?!strategy|precision|gradient|accumulate|limit_train).*|trainer\.strategy\.(?!_target_).*"
-    r"|env\.(?!make_env).*|env\.make_env\.(machine|cache|grader_python|tabs|\w*timeout_s)"
+    r"|env\.(parts\.[^.]+\.)?((?!make_env|parts).*|make_env\.(machine|cache|grader_python|tabs|\w*timeout_s))"
     r"|rollout\.settings\.(stall_s|max_attempts)"
     r"|module\.micro_batch_tokens|(.*\.)?(attention|gradient_checkpointing|offload_activations|mlp_chunk|logits_chunk)"
     # what looks on: callbacks keep nothing that an update reads, but for `replay` and `entropulse`, compared elsewhere

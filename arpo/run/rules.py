@@ -132,19 +132,41 @@ def is_model(path: object) -> bool:
 
 
 def tasks_suit_the_environment(chosen: FlatConfig) -> Iterator[str]:
-    """Check that tasks were written for the environment, where both are ours."""
-    desktop = _room(chosen["env.make_env._target_"])
+    """Check that tasks were written for the environment, where both are ours; in a mixture, part by part."""
     for name, node in chosen.cfg.tasks.items():
-        room, loader = None, node
-        while isinstance(loader, DictConfig) and room is None:  # it may choose among another one's tasks
-            room, loader = _room(loader.get("_target_")), loader.get("tasks")
-        if None not in (desktop, room) and room != desktop:
-            kind = chosen.kind("env.make_env", KnownDesktop)
-            example = f", such as tasks={kind.example_tasks}" if kind else ""
+        if isinstance(node, DictConfig) and chosen["env.parts"] and _room(node.get("_target_")) == "mixture":
+            yield from _unfit_parts(chosen, f"tasks.{name}", node)
+        else:
+            yield from _unfit_tasks(chosen, "env", f"tasks.{name}", node)
+
+
+def _unfit_parts(chosen: FlatConfig, key: str, node: DictConfig) -> Iterator[str]:
+    steps = chosen.number("rollout.settings.max_steps")
+    for part, tasks in node.parts.items():
+        if part in chosen.cfg.env.parts:
+            yield from _unfit_tasks(chosen, f"env.parts.{part}", f"{key}.parts.{part}", tasks)
+        else:
+            yield f"{key}.parts.{part}: env.parts has no part of this name, but {', '.join(chosen.cfg.env.parts)}"
+    for part, limit in (node.get("max_steps") or {}).items():
+        if steps is not None and isinstance(limit, int) and limit > steps:
             yield (
-                f"tasks.{name} are tasks of {room}, which the environment {desktop} cannot run: choose tasks for it"
-                f"{example}, or env={room}"
+                f"{key}.max_steps.{part}={limit} is more than rollout.settings.max_steps={steps}, by which screenshots "
+                "and memory are counted: raise that to the longest of the parts"
             )
+
+
+def _unfit_tasks(chosen: FlatConfig, env: str, key: str, node: Any) -> Iterator[str]:
+    desktop = _room(chosen[f"{env}.make_env._target_"] or chosen[f"{env}._target_"])
+    room, loader = None, node
+    while isinstance(loader, DictConfig) and room is None:  # it may choose among another one's tasks
+        room, loader = _room(loader.get("_target_")), loader.get("tasks")
+    if None not in (desktop, room) and room != desktop:
+        kind = chosen.kind(f"{env}.make_env", KnownDesktop)
+        example = f", such as tasks={kind.example_tasks}" if kind else ""
+        yield (
+            f"{key} are tasks of {room}, which the environment {desktop} cannot run: choose tasks for it"
+            f"{example}, or env={room}"
+        )
 
 
 def _room(target: object) -> str | None:

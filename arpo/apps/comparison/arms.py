@@ -18,7 +18,7 @@ ABSENT = "absent"
 SHOWN = 60
 """Characters of a value that are shown."""
 COMPARABLE = {
-    "tasks": ("tasks.*", "env.make_env"),
+    "tasks": ("tasks.*", "env.make_env", "env.parts.*.make_env"),
     "warm starts": ("warmstart", "model.path"),
     "numbers of iterations": ("iterations",),
     "evaluation protocols": (

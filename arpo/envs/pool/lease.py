@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from arpo.agent.actions import Action
@@ -36,6 +37,7 @@ class LeasedEnv:
         fault: The error that broke the environment; every later call raises it again.
         interrupted: Whether a call was cancelled, and may still be running.
         worker_died: Whether the worker broke, and every environment in it with this one.
+        part: The part of a mixture that it is of, whose name its own tasks do not have; empty without a mixture.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class LeasedEnv:
         self.fault: EnvError | None = None
         self.interrupted = False
         self.worker_died = False
+        self.part = ""
         self.steps_s: list[float] = []
         self._worker = worker
         self._index = index
@@ -58,6 +61,9 @@ class LeasedEnv:
 
     async def reset(self, task: Task) -> Observation:
         """Prepare a task and return the first observation."""
+        if self.part:
+            own = {name: getattr(task, name).removeprefix(f"{self.part}/") for name in ("id", "domain")}
+            task = replace(task, **own)
         return cast(Observation, await self.call("reset", task))
 
     async def step(self, action: Action) -> StepResult:
