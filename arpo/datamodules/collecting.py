@@ -12,8 +12,8 @@ from arpo.agent.actions import Action, Click, CoordinateFrame, Finished, Termina
 from arpo.agent.prompt import GRAMMARS, GrammarName
 from arpo.bounds import AtLeastOne, Threshold, checked
 from arpo.datamodules.demonstrator import Demonstrator
+from arpo.envs.mixture import Pool
 from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.pool.pool import Pool
 from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 from arpo.host.log_lines import Heartbeat
 from arpo.host.threads import BackgroundLoop

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from arpo.bounds import AtLeastOne, checked
 from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.pool.pool import Pool
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.types import Task
 
@@ -57,7 +57,7 @@ class MixedPool:
             more than there are environments keeps other parts busy meanwhile.
     """
 
-    def __init__(self, parts: Mapping[str, Pool], size: AtLeastOne) -> None:
+    def __init__(self, parts: Mapping[str, EnvPool], size: AtLeastOne) -> None:
         if not parts:
             raise ConfigError("a mixture needs one part at least")
         self.parts = parts
@@ -136,3 +136,7 @@ class MixedPool:
             log.error("part %s does not come up again: %s", part, error)  # noqa: TRY400 - its message says it all
         finally:
             del self._restarts[part]
+
+
+Pool = EnvPool | MixedPool
+"""The environments of a run: of one kind, or of several."""

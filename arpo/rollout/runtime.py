@@ -20,7 +20,7 @@ from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
 from arpo.endpoint.remote import RemotePolicy
 from arpo.endpoint.server import Endpoint
-from arpo.envs.pool.pool import Pool
+from arpo.envs.mixture import Pool
 from arpo.errors import ArpoError, EngineError, EnvError, HarnessError, RolloutError
 from arpo.host.log_lines import log_every
 from arpo.host.threads import BackgroundLoop, Signal

@@ -150,8 +150,8 @@ def _unfit_parts(chosen: FlatConfig, key: str, node: DictConfig) -> Iterator[str
     for part, limit in (node.get("max_steps") or {}).items():
         if steps is not None and isinstance(limit, int) and limit > steps:
             yield (
-                f"{key}.max_steps.{part}={limit} is more than rollout.settings.max_steps={steps}, by which screenshots "
-                "and memory are counted: raise that to the longest of the parts"
+                f"{key}.max_steps.{part}={limit} is more than rollout.settings.max_steps={steps}, by which "
+                "screenshots and memory are counted: raise that to the longest of the parts"
             )
 
 

@@ -20,9 +20,9 @@ STAND_INS: dict[str, object] = {
     "requires": {},
     "warmstart": None,
     "resume": None,
-    "env.make_env": {"_target_": "arpo.apps.rehearsal.desktop.DrawnDesktop", "_partial_": True},
     "trainer.accelerator": "cpu",
 }
+DESKTOP = {"_target_": "arpo.apps.rehearsal.desktop.DrawnDesktop", "_partial_": True}
 VLLM = "arpo.inference.vllm.VllmEngine"
 MOST = {
     "env.size": 4,
@@ -86,10 +86,16 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> DryRunConfig:
     recast.put("trainer.devices", devices if isinstance(devices, int) else len(devices))
     for key, value in STAND_INS.items():
         recast.put(key, value)
+    for place in [f"env.parts.{part}" for part in cfg.env.get("parts") or ()] or ["env"]:
+        recast.put(f"{place}.make_env", DESKTOP)
     lists = [name for name, node in cfg.tasks.items() if isinstance(node, DictConfig) and "_target_" in node]
     for number, name in enumerate(lists):
         tasks = {"_target_": "arpo.envs.fake.fake_tasks", "count": TASKS, "seed": 1000 * number}
-        recast.put(f"tasks.{name}", tasks)
+        parts = [f"tasks.{name}.parts.{part}" for part in cfg.tasks[name].get("parts") or ()]  # of a mixture
+        for place in parts or [f"tasks.{name}"]:
+            recast.put(place, tasks)
+        if parts:
+            recast.put_if_set(f"tasks.{name}.max_steps", None)
     if OmegaConf.select(cfg, "replay.pool") is not None:
         recast.put("experience", [str(policy.parent / "demonstrations")])
     if "num_gpus" in cfg.engine:

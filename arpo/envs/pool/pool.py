@@ -5,9 +5,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from copy import copy
-from typing import Protocol
 
 from arpo.bounds import AtLeastOne, Positive, checked
 from arpo.envs.pool.lease import LeasedEnv, new_counters
@@ -25,29 +24,6 @@ CLOSE_TIMEOUT_S = 5.0
 RESTART_DELAYS = (0.0, 0.03, 0.12, 0.5, 1.0)
 """Waits before the attempts at one restart, in units of the build deadline: it says how slow an environment is.
 When all of them fail, the environment is given up."""
-
-
-class Pool(Protocol):
-    """Environments behind leases, as a run sees them: a pool of one kind, or a mixture."""
-
-    @property
-    def size(self) -> int:
-        """Episodes at once."""
-
-    async def start(self) -> None:
-        """Build the environments."""
-
-    async def close(self) -> None:
-        """Close them; idempotent, and `start` may follow."""
-
-    def lease(self, task: Task) -> AbstractAsyncContextManager[LeasedEnv]:
-        """Wait for a free environment and hold it for one episode of a task."""
-
-    def counters(self) -> dict[str, float]:
-        """Return counts and seconds since the pool was made; every value only grows."""
-
-    def states(self) -> dict[str, int]:
-        """Count the environments in each state."""
 
 
 @checked
