@@ -91,7 +91,7 @@ def test_a_part_that_loses_all_environments_fails_alone_and_comes_back(monkeypat
     assert with_pool(mixture(make_pool(Phone, reset_timeout_s=0.4)), scenario) == 1.0
 
 
-def test_a_mixture_ends_where_every_part_is_lost_and_when_it_is_closed(monkeypatch):
+def test_a_mixture_begins_with_every_part_and_ends_where_all_are_lost_or_it_is_closed(monkeypatch, caplog):
     async def scenario(pool):
         monkeypatch.setattr(Phone, "power", False)
         await asyncio.gather(*(fail(pool, task) for task in (DESKTOP[0], PHONE[0])))
@@ -103,18 +103,10 @@ def test_a_mixture_ends_where_every_part_is_lost_and_when_it_is_closed(monkeypat
 
     parts = {part: make_pool(Phone, reset_timeout_s=0.3) for part in ("desktop", "phone")}
     with_pool(MixedPool(parts, 2), scenario)
-
-
-def test_every_part_must_come_up_at_the_start_and_the_log_names_one_that_does_not(monkeypatch, caplog):
-    monkeypatch.setattr(Phone, "power", False)
-    pool = mixture(make_pool(Phone))
-    with pytest.raises(EnvError, match="no power"):
-        with_pool(pool, None)
+    with pytest.raises(EnvError, match="no power"):  # it is still off
+        with_pool(pool := mixture(make_pool(Phone)), None)
     assert "part phone does not come up" in caplog.text
     assert sum(pool.states().values()) == 0
-
-
-# --- the configuration ---
 
 
 def test_the_example_is_a_pool_and_a_sampler_of_two_parts_that_are_judged_apart():
@@ -131,7 +123,7 @@ def test_the_example_is_a_pool_and_a_sampler_of_two_parts_that_are_judged_apart(
     assert warm.rollout.settings.max_steps == cfg.rollout.settings.max_steps
 
 
-def test_a_mixture_of_pages_desktops_and_toys_asks_for_the_image_of_its_desktops():
+def test_pages_desktops_and_toys_have_their_own_deadlines_and_ask_for_the_image_of_the_desktops():
     cfg = composed("env=mixture", "tasks=mixture", "env.parts.office.make_env.image=mine", "curriculum=shares")
     check_rules(cfg, [rules.tasks_suit_the_environment])
     assert plain(cfg)["requires"] == {"docker": True, "image": "mine"}

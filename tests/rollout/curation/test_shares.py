@@ -20,8 +20,8 @@ TASKS = mixed_tasks({"a": fake_tasks(3), "b": fake_tasks(8), "c": fake_phone_tas
 SHARES = {"a": 2, "b": 1.5, "c": 0.5}
 
 
-def shared(shares=SHARES, seed=1, tasks=TASKS, each=8):
-    return SharedTasks(tasks, each, seed, shares=shares)
+def shared(shares=SHARES, seed=1):
+    return SharedTasks(TASKS, 8, seed, shares=shares)
 
 
 def drawn(sampler, count):
@@ -39,6 +39,9 @@ def test_every_iteration_has_the_shares_and_each_part_has_epochs_of_its_own():
         assert all(len(set(epoch)) == size for epoch in epochs)
     uneven = drawn(shared({"a": 1, "b": 3.3, "c": 0.07}), 4370)
     assert Counter(map(part_of, uneven)) == {"a": 1000, "b": 3300, "c": 70}
+    for wrong, refusal in (({"a": 1}, "shares has a, and .* parts a, b, c"), (SHARES | {"b": 0}, "be above 0")):
+        with pytest.raises(ConfigError, match=refusal):
+            shared(wrong)
 
 
 def test_the_order_is_the_seeds_and_a_restored_sampler_goes_on_exactly():
@@ -47,13 +50,6 @@ def test_the_order_is_the_seeds_and_a_restored_sampler_goes_on_exactly():
     drawn(sampler, 13)
     restored.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
     assert drawn(restored, 50) == drawn(sampler, 50)
-
-
-def test_shares_are_of_the_parts_that_there_are():
-    with pytest.raises(ConfigError, match="shares has a, and the tasks are of the parts a, b, c"):
-        shared({"a": 1})
-    with pytest.raises(ConfigError, match="shares must be above 0"):
-        shared(SHARES | {"b": 0})
 
 
 def test_an_iteration_goes_on_without_the_groups_of_a_part_that_fails(chat, make_collector):
