@@ -286,6 +286,7 @@ BASES = (
     "train experiment=distillation",
     "train experiment=smoke method=ui_s1 env=recorded tasks=recorded",
     "train experiment=arpo_miniwob env=gymnasium tasks=browsergym",
+    "train experiment=arpo_miniwob env=mixture tasks=mixture curriculum=shares",
     "train experiment=smoke harness=command harness.argv=[true]",
     "train experiment=smoke harness=function harness.function=mine.play",
     "select experiment=smoke",
