@@ -56,9 +56,9 @@ HEAVY = {
 ROOT_MODULES = 6
 FUNCTION_LINES = 60
 
-BUDGET = {"core": 33_800, "apps": 5_300, "templates": 2_500, "arpo": 41_500, "tests": 53_700, "conf": 2_060}
+BUDGET = {"core": 34_200, "apps": 5_300, "templates": 2_500, "arpo": 41_900, "tests": 54_000, "conf": 2_230}
 """Lines of each ring; conf/ has a budget of files too."""
-CONF_FILES = 120
+CONF_FILES = 125
 
 RIDDLES = re.compile(r"(?i:\b(told|whoever|nobody|somebody)\b)|Return (what|how|where|why)\b")
 """Words of prose that leave open who or what is meant."""

@@ -256,6 +256,10 @@ def test_every_model_has_a_prompt_a_rate_and_lengths_of_its_own_in_every_experim
         with pytest.raises(ConfigError, match=f"experiment={experiment} makes a tiny model .* choose model=tiny"):
             check_rules(cfg, [rules.the_model_suits_the_run])
         return
+    if model in REAL and prompt.grammar == "ui_tars_mobile":  # of the phone in memory, for tiny models
+        with pytest.raises(ConfigError, match="answers in the grammar ui_tars_mobile"):
+            check_rules(cfg, [rules.the_model_suits_the_run])
+        return
     check_rules(cfg, [rules.the_model_suits_the_run])
     rate = cfg.module.optimizer.get("lr")
     if model in TINY:
