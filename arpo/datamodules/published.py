@@ -122,9 +122,8 @@ class PublishedCollector:
 def _seen(where: str, images: Path, name: str) -> Observation:
     """Return a picture as PNG, by its name in a folder or as the address that holds its bytes."""
     inside = name.partition(";base64,")[2] if name.startswith("data:") else None
-    if inside is None and (
-        Path(name).is_absolute() or ".." in Path(name).parts
-    ):  # but links lead where the user likes
+    # Links may lead out of the folder: the user has laid them, and the file has not.
+    if inside is None and (Path(name).is_absolute() or ".." in Path(name).parts):
         raise ConfigError(f"{where}: the picture {name[:80]!r} cannot be used: it is not in {images}")
     try:
         found = (images / name).read_bytes() if inside is None else base64.b64decode(inside, validate=True)

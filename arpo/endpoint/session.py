@@ -115,7 +115,6 @@ class Session:
         self._recorded: dict[str, tuple[int, Reading]] = {}
         self._past: dict[str, Sampled] = {}
         self._exchanges: list[types.Exchange] = []
-        self._picture_bytes = 0
         self._kept: dict[str, Kept] = {}
         self._counts = Counter(dict.fromkeys(("sampled_tokens", "continued", "forked", "begun", "dropped"), 0))
         self._closed = False
@@ -167,9 +166,7 @@ class Session:
         said = prompt.ids[prompt.added :], pictures, ids, logprobs, version, finish
         self._exchanges.append(types.Exchange(parent, *said, trained=False, delivered=0))
         self._recorded[turn.name] = len(self._exchanges) - 1, reading
-        new = {picture.key: picture.png for picture in prompt.pictures if picture.key not in self.screenshots}
-        self._picture_bytes += sum(map(len, new.values()))
-        self.screenshots |= new
+        self.screenshots |= {picture.key: picture.png for picture in prompt.pictures}
         del self._in_flight[turn.name]
         place = "continued" if prompt.parent is not None else "forked" if prompt.spliced else "begun"
         self._counts.update({place: 1, f"of_{turn.alias}": 1, "sampled_tokens": len(ids)})
@@ -270,9 +267,8 @@ class Session:
         budgets, sampled = self._budgets, self._counts["sampled_tokens"]
         given = len(self._exchanges) + len(self._in_flight)
         held = sum(turn.request.sampling.max_tokens for turn in self._in_flight.values())
-        asked = (picture for turn in self._in_flight.values() for picture in turn.prompt.pictures)
-        new = {picture.key: len(picture.png) for picture in asked if picture.key not in self.screenshots}
-        picture_bytes = self._picture_bytes + sum(new.values())
+        asked = {each.key: each.png for turn in self._in_flight.values() for each in turn.prompt.pictures}
+        picture_bytes = sum(map(len, (self.screenshots | asked).values()))
         left = (budgets.tokens - sampled - held) // answers
         if given + answers <= budgets.answers and left >= 1 and picture_bytes <= budgets.picture_bytes:
             return left

@@ -81,11 +81,14 @@ class ShuffledTasks:
             statistics: Of the groups that updates have learned from so far, in the order of their batches. With
                 `max_policy_lag` 0 all groups of an iteration are asked for under the same statistics.
         """
-        epoch, place = divmod(self._taken, len(self.tasks))
         self._taken += 1
+        return self.request(self.shuffled(list(self.tasks), self._taken - 1), statistics)
+
+    def shuffled(self, ids: Sequence[str], number: int, *stream: str) -> str:
+        """Return the id that stands at a place, from 0, of epochs of ids one after the other, in a stream's orders."""
+        epoch, place = divmod(number, len(ids))
         # The order of an epoch is a function of the seed and the epoch, so the state is one number.
-        order = random.Random(derive_seed(self._seed, "epoch", epoch)).sample(list(self.tasks), len(self.tasks))
-        return self.request(order[place], statistics)
+        return random.Random(derive_seed(self._seed, *stream, "epoch", epoch)).sample(ids, len(ids))[place]
 
     def request(self, task_id: str, statistics: "TaskStatistics") -> TaskRequest:
         """Return the request of a task, with the numbers that its own record gives."""

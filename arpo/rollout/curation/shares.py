@@ -1,6 +1,5 @@
 """Shares: how many groups each part of a mixture gets."""
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from typing_extensions import override
 from arpo.bounds import AtLeastOne, Positive, checked
 from arpo.envs.mixture import part_of
 from arpo.errors import ConfigError
-from arpo.rollout.sampler import RequestRule, ShuffledTasks, TaskRequest, TaskStatistics, derive_seed
+from arpo.rollout.sampler import RequestRule, ShuffledTasks, TaskRequest, TaskStatistics
 from arpo.types import Task
 
 
@@ -49,11 +48,8 @@ class SharedTasks(ShuffledTasks):
     def next(self, statistics: TaskStatistics) -> TaskRequest:
         self._taken += 1
         part = max(self._shares, key=lambda each: self._shares[each] * self._taken - self._taken_of[each])
-        ids = self._ids[part]
-        epoch, place = divmod(self._taken_of[part], len(ids))
         self._taken_of[part] += 1
-        order = random.Random(derive_seed(self._seed, part, "epoch", epoch)).sample(ids, len(ids))
-        return self.request(order[place], statistics)
+        return self.request(self.shuffled(self._ids[part], self._taken_of[part] - 1, part), statistics)
 
     @override
     def state_dict(self) -> dict[str, Any]:
