@@ -118,12 +118,15 @@ def test_before_training_a_signal_ends_the_process_with_what_a_shell_expects(num
 
 
 ON_A_TERMINAL = """
-import os, signal, sys
+import os, select, signal, socket, sys
 from arpo.host.terminal import end_on_signals
 end_on_signals()
+came, wakes = socket.socketpair()  # a signal before `signal.pause` would be waited for without end
+wakes.setblocking(False)
+signal.set_wakeup_fd(wakes.fileno())
 try:
     print("<listens>", flush=True)
-    signal.pause()
+    select.select([came], [], [])
 finally:  # as the end of a run does
     print("results: here", flush=True)
     os.write(int(sys.argv[1]), b"saved")

@@ -198,6 +198,7 @@ async def test_a_cancelled_request_leaves_the_engine(closing):
     gone = asyncio.create_task(engine.generate(ask(10**9)))
     await asyncio.sleep(0.01)
     gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)  # from here on the engine's thread can see it
     assert (await engine.generate(ask(3))).token_ids == (1,)
     assert "abort" in engine.events
     assert not engine.running
