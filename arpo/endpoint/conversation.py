@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -77,7 +77,7 @@ class Tool:
 
     name: str
     description: str
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

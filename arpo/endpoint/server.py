@@ -270,20 +270,20 @@ class Endpoint:
         self, seat: Seat, dialect: Dialect, body: bytes, headers: Mapping[str, str]
     ) -> tuple[tuple[Turn, ...], Stamp]:
         """Read a request and return its turns: those of an earlier one, if it is sent again. Called in a thread."""
-        digest = f"{dialect.path} {len(body)} {hash(body)}"  # of this process alone, and much faster than a checksum
+        ask = dialect.parse(body, Reader(seat.pictures, self.limits))
         named = headers.get("idempotency-key", "")
-        retry_key = f"key {named}" if named else f"body {digest}"
+        # A request is known by what was read, whose pictures keep their hashes: a body may have many megabytes.
+        retry_key = dialect.path, named or ask
         again = named or headers.get("x-stainless-retry-count", "0") != "0"
-        kept = seat.session.known(retry_key, digest)
+        kept = seat.session.known(retry_key, ask)
         if kept is not None and (again or self._was_lost(seat, kept.turns)):
             return kept.turns, kept.stamp
-        ask = dialect.parse(body, Reader(seat.pictures, self.limits))
         if seat.strict and ask.unhonoured:
             names = ", ".join(sorted({option[:40] for option in ask.unhonoured})[:AT_ONCE])
             raise invalid(f"without effect, as sampling is the run's: {names}; leave out, or set harness.strict=false")
         turns = tuple(seat.session.open(ask, least_version=seat.least_version))
         stamp = Stamp(turns[0].name, int(time.time()), ask.alias, ask.stream_usage)
-        seat.session.remember(retry_key, digest, turns, stamp)
+        seat.session.remember(retry_key, ask, turns, stamp)
         return turns, stamp
 
     def _was_lost(self, seat: Seat, turns: Sequence[Turn]) -> bool:

@@ -77,12 +77,15 @@ class Turn:
     alias: str
 
 
+RetryKey = tuple[str, str | Ask]
+"""A path, and the name that the agent has given to a request or else the request itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A request that is recognised when it is sent again."""
 
-    body: str
-    """A digest of it."""
+    ask: Ask
     turns: tuple[Turn, ...]
     stamp: Stamp
     """That of its reply, so that a second one has the same bytes."""
@@ -115,7 +118,7 @@ class Session:
         self._recorded: dict[str, tuple[int, Reading]] = {}
         self._past: dict[str, Sampled] = {}
         self._exchanges: list[types.Exchange] = []
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[RetryKey, Kept] = {}
         self._counts = Counter(dict.fromkeys(("sampled_tokens", "continued", "forked", "begun", "dropped"), 0))
         self._closed = False
         self.screenshots: dict[str, bytes] = {}
@@ -206,17 +209,17 @@ class Session:
             raise RefusedError("rate_limit_exceeded", spent, retry_after_s=RETRY_AFTER_S)
         self._counts["forwarded"] += 1
 
-    def remember(self, retry_key: str, body: str, turns: Sequence[Turn], stamp: Stamp) -> None:
-        """Keep the turns of a request, with a digest of its body, for when the agent sends it again."""
-        self._kept[retry_key] = Kept(body, tuple(turns), stamp)
+    def remember(self, retry_key: RetryKey, ask: Ask, turns: Sequence[Turn], stamp: Stamp) -> None:
+        """Keep the turns of a request for when the agent sends it again."""
+        self._kept[retry_key] = Kept(ask, tuple(turns), stamp)
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
 
-    def known(self, retry_key: str, body: str) -> Kept | None:
+    def known(self, retry_key: RetryKey, ask: Ask) -> Kept | None:
         """Return a request that was sent before, and refuse another one with its key."""
         self._check_not_closed()
         kept = self._kept.get(retry_key)
-        if kept is not None and kept.body != body:
+        if kept is not None and kept.ask != ask:
             raise invalid("Idempotency-Key was used for another body: send a new key with a new request")
         return kept
 

@@ -19,6 +19,7 @@ from tests.endpoint.test_rendering import TOOL, ask, call_of, result, said, thin
 from tests.endpoint.test_splicing import edited
 from tests.models.samples import screenshot
 
+KEY = "path", "key"
 SHOTS = [Picture(png, key, 112, 140) for key, png in map(screenshot, range(3))]
 
 
@@ -94,37 +95,39 @@ def test_an_answer_that_was_not_delivered_is_masked_and_in_no_later_context(epis
 
 
 def test_a_request_that_is_sent_again_has_the_same_bytes_and_counts_once(episode):
-    assert episode.session.known("k", "body") is None
-    turns = episode.session.open(ask(user("x"), tools=(TOOL,)))
-    episode.session.remember("k", "body", turns, STAMP)
-    assert episode.session.known("k", "body").turns == tuple(turns)  # its twin is in flight
+    asked = ask(user("x"), tools=(TOOL,))
+    assert episode.session.known(KEY, asked) is None
+    turns = episode.session.open(asked)
+    episode.session.remember(KEY, asked, turns, STAMP)
+    assert episode.session.known(KEY, asked).turns == tuple(turns)  # its twin is in flight
     assert episode.session.answers(turns) is None
     episode.record(turns[0], f"Yes\n{call_of(episode.renderer)}")
     sent = []
     for _ in range(2):
-        kept = episode.session.known("k", "body")
+        kept = episode.session.known(KEY, asked)
         sent.append(DIALECTS["chat"].reply(episode.session.answers(kept.turns), kept.stamp))
         episode.session.deliver(kept.turns)
     assert sent[0] == sent[1]
     assert b'"name":"click"' in sent[0]
     with pytest.raises(RefusedError, match="used for another body") as refused:
-        episode.session.known("k", "other")
+        episode.session.known(KEY, ask(user("y"), tools=(TOOL,)))
     assert refused.value.kind == "invalid"
     for number in range(KEPT):
-        assert episode.session.known("k", "body") is not None
-        episode.session.remember(f"k{number}", "body", [], STAMP)
-    assert episode.session.known("k", "body") is None  # the oldest are forgotten
+        assert episode.session.known(KEY, asked) is not None
+        episode.session.remember(("path", str(number)), asked, [], STAMP)
+    assert episode.session.known(KEY, asked) is None  # the oldest are forgotten
     assert [exchange.trained for exchange in episode.trajectory().exchanges] == [True]
 
 
 def test_a_turn_that_the_engine_has_failed_is_asked_anew_and_frees_its_budget(plain):
     episode = Episode(plain, budgets=Budgets(answers=1, tokens=100))
-    turns = episode.session.open(ask(user("x")))
-    episode.session.remember("k", "body", turns, STAMP)
+    asked = ask(user("x"))
+    turns = episode.session.open(asked)
+    episode.session.remember(KEY, asked, turns, STAMP)
     with pytest.raises(RefusedError):
         episode.session.open(ask(user("y")))
     episode.session.drop(turns)
-    assert episode.session.known("k", "body") is None
+    assert episode.session.known(KEY, asked) is None
     with pytest.raises(ValueError, match="is not in flight"):
         episode.record(turns[0], "Yes")
     [again], _ = episode.answer(ask(user("x")), "Yes")
@@ -215,7 +218,7 @@ def test_nothing_comes_into_the_record_behind_the_end(episode):
     record = episode.session.close()
     session, response = episode.session, episode.response("Yes")
     opens, records = lambda: session.open(ask(user("x"))), lambda: session.record(turn, response)
-    for call in (opens, records, lambda: session.deliver(late), lambda: session.known("k", "body")):
+    for call in (opens, records, lambda: session.deliver(late), lambda: session.known(KEY, turn.ask)):
         with pytest.raises(RefusedError, match="has ended") as refused:
             call()
         assert refused.value.kind == "closed"
