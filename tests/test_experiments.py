@@ -1,5 +1,6 @@
 """The studies: what they say is computed from runs, by formulas that were computed by hand here."""
 
+import importlib
 import json
 import os
 import shutil
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from arpo.agent.actions import TypeText
 from arpo.apps.comparison.compare import Measure, evaluated, mean_of
 from arpo.apps.comparison.runs import read_run
 from arpo.apps.comparison.words import report
+from arpo.envs.contract import check_env
 from arpo.evaluation.intervals import Interval
 from arpo.run.build import build
 from experiments import collect as collector
@@ -414,3 +417,15 @@ def test_only_what_stands_between_the_one_pair_of_marks_is_rewritten(tmp_path):
         with pytest.raises(ValueError, match="exactly once"):
             study.write_block(page, "new")
         assert page.read_text() == text
+
+
+def test_the_sheet_of_message_environments_is_worth_what_a_program_types(monkeypatch):
+    monkeypatch.syspath_prepend(str(runner.ROOT / "experiments" / "message_environment"))
+    verdict = importlib.import_module("verdict")
+    (task,) = verdict.numbered_tasks(1, start=7)
+    check_env(verdict.Sheet(), task)
+    sheet = verdict.Sheet()
+    sheet.reset(task)
+    for typed, worth in (("0.25", 0.25), ("no number", 0.25), ("7", 1.0), ("nan", 0.0)):
+        sheet.step(TypeText(typed))
+        assert sheet.evaluate() == worth

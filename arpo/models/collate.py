@@ -18,6 +18,7 @@ from arpo.models.vision.tower import Grid, to_device
 
 MAX_PADDING = 0.05
 """The share of what the micro-batches of an optimizer step compute that may be padding."""
+_NONE = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +47,8 @@ class TokenBatch:
     image_index: Int64[Tensor, " placeholders"]
     """For each placeholder which of the vision tower's outputs stands there."""
     image_grid: tuple[Grid, ...]
-    """Frames, rows and columns of patches of each distinct screenshot; on the host, where shapes are decided."""
+    """Frames, rows and columns of patches of each distinct screenshot, or of a blank one where texts show none; on the
+    host, where shapes are decided."""
     pixels: UInt8[Tensor, "patches channels height width"] | None
     """The patches of each distinct screenshot, once, as bytes: the vision tower's first layer normalizes them."""
     visual: Float[Tensor, "visual hidden"] | None = None
@@ -76,11 +78,16 @@ def collate(
     if missing := [key for key in keys if key not in screenshots]:
         raise ValueError(f"{len(missing)} of {len(keys)} screenshots are missing, the first is {missing[0]}")
     pixels, visual = None, None
-    if features is None:
-        packed = [images.packed(key, screenshots[key]) for key in keys]
-        pixels, grids = torch.cat([patches.pixels for patches in packed]), [patches.grid for patches in packed]
+    if features:
+        width_alone = next(iter(features.values()))[:0]  # a batch of texts shows nothing
+        visual = torch.cat([width_alone, *(features[key] for key in keys)])
+        grids = [images.grid(key, screenshots[key]) for key in keys]
+        seen = grids
     else:
-        visual, grids = torch.cat([features[key] for key in keys]), [images.grid(k, screenshots[k]) for k in keys]
+        packed = [images.packed(key, screenshots[key]) for key in keys]
+        shown = packed or [images.blank]  # the tower is passed in any case: other ranks may wait in it
+        pixels, seen = torch.cat([patches.pixels for patches in shown]), [patches.grid for patches in shown]
+        grids = [patches.grid for patches in packed]
     grid_of = dict(zip(keys, grids, strict=True))
     sizes = [prod(grid) // images.merge_size**2 for grid in grids]
     rows = dict(zip(keys, torch.split(torch.arange(sum(sizes)), sizes), strict=True))
@@ -100,8 +107,8 @@ def collate(
         packed_places=_places(packed_mask),
         packed_mask=packed_mask,
         image_places=_places(image_mask),
-        image_index=torch.cat([rows[key] for sequence in tokenized for key in sequence.screenshots]),
-        image_grid=tuple(grids),
+        image_index=torch.cat([_NONE, *(rows[key] for sequence in tokenized for key in sequence.screenshots)]),
+        image_grid=tuple(seen),
         pixels=pixels,
         visual=visual,
     )

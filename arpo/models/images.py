@@ -40,6 +40,9 @@ class ImageProcessor:
         self.mean: Float[Tensor, "channels 1"] = torch.tensor(numbers.mean).mul(1 / scale).view(3, 1)
         self.std: Float[Tensor, "channels 1"] = torch.tensor(numbers.std).mul(1 / scale).view(3, 1)
         self._settings = numbers.sizes
+        merge, patch = self.merge_size, numbers.sizes.patch_size
+        self.blank = PackedPatches(torch.zeros(merge**2, 3, patch, patch, dtype=torch.uint8), (1, merge, merge))
+        """A picture of one visual token, for a tower that must be passed where there is none."""
         self._usual_bytes = self._capacity = cache_mb * 2**20
         self._cache: OrderedDict[str, PackedPatches] = OrderedDict()
         self._cached_bytes = 0

@@ -448,10 +448,11 @@ class GRPOModule(PolicyModule):
             return None
         forwards, keys = chunk_by_tokens(tokens, self.micro_batch_tokens), list(screenshots)
         features: dict[str, Tensor] = {}
-        for forward in forwards + forwards[-1:] * (self._most(len(forwards)) - len(forwards)):
-            names = [keys[index] for index in forward]
-            pictures = [self.policy.images.packed(name, screenshots[name]) for name in names]
-            features |= zip(names, policy.visual_tokens(pictures), strict=True)
+        images = self.policy.images
+        for forward in forwards + (forwards[-1:] or [[]]) * (self._most(len(forwards)) - len(forwards)):
+            pictures = {keys[index]: images.packed(keys[index], screenshots[keys[index]]) for index in forward}
+            pictures = pictures or {"": images.blank}  # only texts on this rank
+            features |= zip(pictures, policy.visual_tokens([*pictures.values()]), strict=True)
         return features
 
     def _most(self, count: int) -> int:

@@ -363,6 +363,7 @@ async def test_connections_that_agents_keep_open_leave_files_for_the_rest_of_the
         async with serving(plain) as visit:
             held = [await asyncio.open_connection("127.0.0.1", visit.endpoint.port) for _ in range(300)]
             assert (await visit.post(BODY)).status_code == 200
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == (min(most, 4096) if most >= 0 else 4096)
     finally:
         for _, connection in held:
             connection.close()

@@ -12,7 +12,7 @@ from arpo.methods.method import Credit
 from arpo.types import Group, Task
 from tests.exchanges import with_exchanges
 from tests.models.samples import trajectory as sampled
-from tests.modules.conftest import fit, logprobs_of, metrics, moved, weights, windowed
+from tests.modules.conftest import fit, logprobs_of, metrics, moved, sampled_logprobs, weights, windowed
 
 PATH, FORK, ROOTS = (None, 0, 1), (None, 0, 0), (None, None, None)
 """The parents of three exchanges: one sequence, two that share the first exchange, and three."""
@@ -68,6 +68,25 @@ def test_an_episode_that_is_split_takes_no_weight_from_another(make_module, epis
 
     part = 2 / (1 + sequences) if aggregation == "sequence" else 1.0
     assert_close(change(split(episodes[0], parents)), part * change(episodes[0]), rtol=1e-3, atol=1e-6)
+
+
+def in_words(trajectory, chat):
+    """The episode as an agent would play it that shows the model no picture."""
+    first = trajectory.exchanges[0]
+    words = tuple(each for each in first.added_ids if each != chat.image_token_id)
+    return replace(trajectory, steps=(), exchanges=(replace(first, added_ids=words, pictures=()),), screenshots={})
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained tower", "frozen tower"])
+def test_episodes_without_a_picture_are_learned_from(make_module, episodes, frozen):
+    module = make_module()
+    module.policy.vision.requires_grad_(not frozen)
+    group = Group(Task("t", "Click."), tuple(in_words(each, module.policy.chat) for each in episodes[:2]))
+    before = [sampled_logprobs(module, each) for each in group.trajectories]
+    fit(module, [group])
+    after = [sampled_logprobs(module, each) for each in group.trajectories]
+    success, failure = (sum(new) - sum(old) for old, new in zip(before, after, strict=True))
+    assert success > max(0, failure)
 
 
 def mean_loss(policy, groups, method, reference=None):

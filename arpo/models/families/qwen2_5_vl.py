@@ -114,6 +114,8 @@ class Qwen25VL:
         Text advances all three by 1 a token. A screenshot starts at the next position p, spans p + row and p + column
         at the constant time p, and text goes on at p + its longer side.
         """
+        if not grids:
+            return torch.arange(len(image_mask)).repeat(3, 1)
         sides = [(frames, rows // merge, columns // merge) for frames, rows, columns in grids]
         sizes = torch.tensor([prod(each) for each in sides])
         placeholders = image_mask.nonzero().squeeze(1)

@@ -15,12 +15,13 @@ from arpo.agent.actions import Click
 from arpo.agent.ui_tars import parse_action
 from arpo.errors import ConfigError
 from arpo.models.checkpoint import CheckpointWeights
+from arpo.models.collate import collate
 from arpo.models.family import FAMILIES, family_named, family_of
 from arpo.models.images import ImageProcessor
 from arpo.models.policy import Policy
-from arpo.models.tokenization import ChatTokenizer
+from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory
 from tests.conftest import TINY_CORPUS
-from tests.models.samples import assert_same, screenshot
+from tests.models.samples import assert_same, prepare, screenshot, trajectory
 
 SIZES = ((112, 140), (1920, 1080))
 PICTURES = ((0, (112, 140)), (1, (333, 200)), (2, (112, 140)), (3, (220, 150)))
@@ -153,6 +154,26 @@ def test_the_parts_together_compute_what_transformers_computes(family, path, mod
     hidden = family.hidden_states(ours, embeddings, visual, places, positions.unsqueeze(1))
     torch.testing.assert_close(hidden, expected, rtol=1e-4, atol=1e-5)
     assert dict(ours.named_parameters()).keys() == dict(model.named_parameters()).keys()
+
+
+def test_texts_without_a_picture_are_scored_as_beside_one_and_the_tower_is_passed(family, path, chat):
+    """With a tower that lies on many devices every rank has to enter it, and none of its weights gains anything."""
+    prompt = chat.first_prompt([{"role": "user", "content": [{"type": "text", "text": "Click on the button."}]}])
+    response = chat.encode_response("Action: wait()")
+    ids = torch.tensor([*prompt, *response])
+    sampled = torch.arange(len(ids)) >= len(prompt)
+    spans = ((0, len(response)),)
+    text = TokenizedTrajectory(ids, sampled, torch.zeros_like(sampled), (), torch.zeros(len(response)), spans)
+    (shown,), screenshots = prepare(chat, trajectory(chat, (0,)))
+    policy = Policy(path)
+    (key,) = screenshots
+    tokens = {key: policy.visual_tokens([policy.images.packed(key, screenshots[key])])[0]}
+    expected = policy.action_logprobs(collate([text, shown], screenshots, policy.images)).logprobs[0]
+    for features in (None, {}, tokens):
+        found = policy.action_logprobs(collate([text, text], {}, policy.images, features)).logprobs
+        torch.testing.assert_close(found, expected[expected != 0].expand(2, -1), rtol=1e-5, atol=1e-6)
+    policy.action_logprobs(collate([text], {}, policy.images)).logprobs.sum().backward()
+    assert all(not weight.grad.any() for weight in policy.vision.parameters())
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
