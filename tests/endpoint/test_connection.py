@@ -57,6 +57,21 @@ async def test_a_connection_that_was_used_ends_too_when_what_comes_next_stops(pl
             assert await is_closed(reader)
 
 
+async def test_a_head_that_comes_in_pieces_and_is_long_is_answered(plain):
+    async with serving(plain) as visit:
+        reader, writer = await opened(visit)
+        connections = visit.endpoint._server.server_state.connections
+        for piece, has_come in (
+            (GET, lambda each: each.scope),
+            (b"A: " + b"a" * 200_000, lambda each: each._received),
+        ):
+            writer.write(piece)
+            while not any(map(has_come, connections)):
+                await asyncio.sleep(0.01)
+        writer.write(b"\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+
+
 async def test_what_is_left_of_a_large_body_is_taken_in_behind_its_refusal(plain):
     async with serving(plain) as visit:
         reader, writer = await opened(visit)
