@@ -117,6 +117,14 @@ class BrowserEnv(Protocol):
 
 
 @runtime_checkable
+class InterruptibleEnv(Protocol):
+    """An environment that can end what a call of it hangs in, such as a browser, which would otherwise run on."""
+
+    def interrupt(self) -> None:
+        """Let the call that runs fail, from another thread; only `close` follows."""
+
+
+@runtime_checkable
 class DistractingEnv(Protocol):
     """An environment that knows plausible wrong actions: imperfect demonstrations live on it."""
 

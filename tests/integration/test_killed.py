@@ -69,9 +69,12 @@ def test_killed_in_an_evaluation(start, smoke):
 
 @pytest.mark.browser
 @needs_chromium
-def test_killed_in_a_rollout_with_browsers(start, smoke):
+@pytest.mark.parametrize("pages", [(), ("env=gymnasium", "tasks=browsergym")], ids=["miniwob", "browsergym"])
+def test_killed_in_a_rollout_with_browsers(start, smoke, pages):
+    if pages:
+        pytest.importorskip("browsergym.miniwob", reason="the package browsergym-miniwob is not installed")
     few = ("env.size=4", "datamodule.sampler.tasks_per_iteration=4", "callbacks.evaluation.at_start=false")
-    run = start("experiment=arpo_miniwob", f"model.path={smoke.policy}", *few)
+    run = start("experiment=arpo_miniwob", *pages, f"model.path={smoke.policy}", *few)
     run.wait_for_rollout(0)
     assert any("chrom" in name or "headless" in name for name in names(run))
     kill(run, "raylet")

@@ -2,20 +2,21 @@
 
 import base64
 import logging
+import os
 import re
+import signal
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from arpo.agent import actions
 from arpo.agent.actions import Action, Point
 from arpo.agent.keys import typeable
 from arpo.envs.gymnasium.tasks import registered
 from arpo.envs.web import find_chromium
-from arpo.errors import EnvError, env_boundary
 
 WHEEL = {"left": (-100, 0), "right": (100, 0), "up": (0, -100), "down": (0, 100)}
 """Pixels of a notch, as Chromium has them."""
@@ -95,13 +96,6 @@ class Pages:
         sides = (round(page.viewport_size[side] * self._scale) for side in ("width", "height"))
         return base64.b64decode(picture["data"]), *sides
 
-    def close(self) -> None:
-        """Close the page, and with the last one of this thread its browser."""
-        try:
-            self.env.close()
-        finally:
-            BROWSER.leave()
-
 
 @cache
 def _to_python() -> Any:
@@ -122,10 +116,13 @@ class _Browser(threading.local):
     stays open, which share no cookies and no storage either.
     """
 
-    users = 0
-    running: Any = None
-    browser: Any = None
+    pids: ClassVar[dict[int, int]] = {}
     starts = threading.Lock()  # event loops, as Ray has them, let one thread of a process at a time start another
+
+    def __init__(self) -> None:
+        self.chromium, self.users = self, 0
+        self.running: Any = None
+        self.browser: Any = None
 
     @property
     def selectors(self) -> Any:
@@ -137,24 +134,26 @@ class _Browser(threading.local):
                 self.running = sync_playwright().start()
         return self.running.selectors
 
-    @property
-    def chromium(self) -> "_Browser":
-        return self
-
     def launch(self, **options: Any) -> SimpleNamespace:
         """Lend the browser, which the first call starts with its options; BrowserGym closes contexts itself."""
         if self.browser is None or not self.browser.is_connected():
             self.browser = self.running.chromium.launch(**{"executable_path": find_chromium(), **options})
+            processes = self.browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+            self.pids[threading.get_ident()] = next(each["id"] for each in processes if each["type"] == "browser")
         return SimpleNamespace(new_context=self.browser.new_context, close=lambda: None)
 
     def leave(self) -> None:
         """Count one user less, and with the last one end the browser and Playwright's process."""
         self.users -= 1
         if self.users == 0 and self.running is not None:
-            running, browser, self.running, self.browser = self.running, self.browser, None, None
-            with suppress(EnvError), env_boundary("crash", "closing the browser"):
-                browser.close()
+            running, self.running, self.browser = self.running, None, None
+            self.pids.pop(threading.get_ident(), None)
             running.stop()
+
+    def end(self, thread: int) -> None:
+        """End the browser of a thread that hangs in it, so that its call fails."""
+        with suppress(KeyError, ProcessLookupError):
+            os.kill(self.pids[thread], signal.SIGKILL)
 
 
 BROWSER = _Browser()

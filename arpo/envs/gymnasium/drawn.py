@@ -57,10 +57,6 @@ class Drawn:
         picture.save(out, "PNG", compress_level=1)
         return out.getvalue(), *picture.size
 
-    def close(self) -> None:
-        """Free what it has."""
-        self.env.close()
-
     def _in_space(self, line: str, value: Any) -> Any:
         from numpy import asarray
 

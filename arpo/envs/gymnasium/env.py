@@ -3,18 +3,17 @@
 import math
 from collections.abc import Mapping
 from contextlib import suppress
+from threading import get_ident
 from typing import Any, Literal
 
 from arpo.agent.actions import Action, Point
 from arpo.bounds import Positive, checked
-from arpo.envs.gymnasium.browsergym import Pages
+from arpo.envs.gymnasium.browsergym import BROWSER, Pages
 from arpo.envs.gymnasium.drawn import Drawn
 from arpo.envs.gymnasium.tasks import BROWSERGYM
 from arpo.envs.protocol import KnownDesktop, StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
-
-FULL = 0.99  # the raw reward from which `env=miniwob` counts a page as solved
 
 
 @checked
@@ -58,7 +57,7 @@ class GymnasiumEnv(KnownDesktop):
         self._shown: Observation | None = None
         self._pointer: Point = (0.0, 0.0)
         self._terminated = self._over = self._closed = False
-        self._earned = 0.0
+        self._earned, self._thread = 0.0, get_ident()
         if id is not None:
             self._enter(id)
 
@@ -98,18 +97,20 @@ class GymnasiumEnv(KnownDesktop):
         judged = self._terminated or self._verdict == "sum"
         if judged:
             raw = info["task_info"].get("RAW_REWARD_GLOBAL", 0.0) if self._verdict in ("raw", "full") else reward
-            self._earned += float(raw >= FULL) if self._verdict == "full" else float(raw)
-        elif not math.isfinite(reward):
+            self._earned += float(raw >= 0.99) if self._verdict == "full" else float(raw)
+        if not math.isfinite(reward):
             raise EnvError("step", f"{self._name} gave a reward of {reward}")
         return StepResult(shown, self._terminated, bool(truncated), 0.0 if judged else reward)
 
     def evaluate(self) -> float:
         """Return the verdict between the rewards of 0 and of 1, and 0 where there is none."""
         self._running("evaluate")
-        if not math.isfinite(self._earned):
-            raise EnvError("evaluate", f"{self._name} gave a reward of {self._earned}")
         counts = self._over or self._low >= 0 if self._verdict == "sum" else self._terminated
         return min(max((self._earned - self._low) / (self._high - self._low), 0.0), 1.0) if counts else 0.0
+
+    def interrupt(self) -> None:
+        """End the browser of a call that hangs."""
+        BROWSER.end(self._thread)
 
     def close(self) -> None:
         """Close the environment, and with the last one of its thread the browser; idempotent."""
@@ -134,7 +135,10 @@ class GymnasiumEnv(KnownDesktop):
         world, self._world = self._world, None
         if world is not None:
             with suppress(EnvError), env_boundary("crash", "close"):
-                world.close()
+                world.env.close()
+        if isinstance(world, Pages):
+            with suppress(EnvError), env_boundary("crash", "close"):
+                BROWSER.leave()
 
     def _running(self, call: str) -> tuple[Drawn | Pages, Observation]:
         if self._world is None or self._shown is None:

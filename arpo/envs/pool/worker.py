@@ -21,6 +21,7 @@ from arpo.envs.protocol import (
     DistractingEnv,
     ExecutingEnv,
     Execution,
+    InterruptibleEnv,
     SolvableEnv,
     StepResult,
 )
@@ -147,7 +148,9 @@ class HostedEnv:
         return self._last
 
     def retire(self) -> None:
-        """Close the environment and end the thread, once the call that runs has ended."""
+        """Close the environment and end the thread, once the call that runs has ended, or can be made to end."""
+        if self.busy and isinstance(self._env, InterruptibleEnv):
+            self._env.interrupt()
         self._thread.submit(self.close)
         self._thread.stop()
 

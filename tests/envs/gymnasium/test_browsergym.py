@@ -1,7 +1,11 @@
 """BrowserGym's tasks: what its calls are, its names and seeds, verdicts, and browsers that come and go."""
 
+import asyncio
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
+from threading import Timer
 
 import psutil
 import pytest
@@ -28,8 +32,13 @@ from arpo.envs.gymnasium.env import GymnasiumEnv
 from arpo.envs.gymnasium.tasks import browsergym_tasks
 from arpo.envs.miniwob.tasks import known_pages
 from arpo.errors import ConfigError, EnvError
+from arpo.host.processes import count_processes
+from arpo.host.session import Session
+from arpo.run.build import build
 from arpo.types import Task
 from tests.browser import needs_chromium
+from tests.composed import composed
+from tests.envs.pool.support import fail, with_pool
 
 MIDDLE = (
     "(box => [box.x + box.width / 2, box.y + box.height / 2])(document.querySelector('%s').getBoundingClientRect())"
@@ -92,6 +101,7 @@ LONG = "a\t" * 101
         (KeyDown("shift"), "keyboard_down('Shift')"),
         (KeyUp("f5"), "keyboard_up('F5')"),
         (Press("volumeup"), None),
+        (Hotkey(("ctrl", "volumeup")), None),
         (TypeText("a\tb\n"), "keyboard_type('a')\nkeyboard_press('Tab')\nkeyboard_type('b\\n')"),
         (TypeText(""), None),
         (TypeText(LONG), f"keyboard_insert_text({LONG!r})"),
@@ -185,14 +195,50 @@ def test_environments_of_many_threads_have_a_browser_each_and_leave_no_process()
 
 
 @browser
-def test_a_browser_that_dies_is_a_fault_and_the_next_environment_has_another():
+@pytest.mark.parametrize(("kind", "words"), [("--headless", "closed"), ("--type=renderer", "crashed")])
+def test_a_browser_or_a_page_that_dies_is_a_fault_and_the_next_environment_has_another(kind, words):
     env = begun("click-test")
     started = psutil.Process().children(recursive=True)
-    for process in [each for each in started if "--headless" in each.cmdline()]:
+    for process in [each for each in started if kind in each.cmdline()]:
         with suppress(psutil.NoSuchProcess):  # with the first one its children end
             process.kill()
-    with pytest.raises(EnvError, match="closed"):
+    with pytest.raises(EnvError, match=words):
         env.step(Hover(1, 1))
     env.close()
     with closing(begun("click-test")) as env:
         assert env.step(click_on(env)).terminated
+
+
+@browser
+@pytest.mark.parametrize(("html", "words"), [("", "core is not defined"), ("<script>for (;;);</script>", "Timeout")])
+def test_a_page_that_is_broken_is_a_fault_of_the_reset(tmp_path, html, words):
+    (tmp_path / "click-test.html").write_text(html)
+    pages = {"task_kwargs": {"base_url": f"{tmp_path.as_uri()}/"}}
+    with closing(GymnasiumEnv(options=pages)) as env, pytest.raises(EnvError, match=words):
+        env.reset(task("click-test"))
+
+
+@browser
+def test_a_page_that_hangs_lets_its_step_fail_once_it_is_interrupted():
+    with closing(begun("click-test")) as env:
+        page_of(env).evaluate("addEventListener('mousedown', () => { for (;;); })")
+        Timer(4.0, env.interrupt).start()
+        with pytest.raises(EnvError, match="closed"):
+            env.step(click_on(env))
+
+
+@browser
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_sixty_four_environments_play_at_once_and_leave_no_process():
+    async def scenario(pool) -> tuple[list[EnvError | None], int]:
+        faults = await asyncio.gather(*(fail(pool, task("click-test", seed)) for seed in range(64)))
+        return faults, count_processes(session.label)
+
+    with Session.start(Path(tempfile.mkdtemp(dir="/tmp"))) as session, ThreadPoolExecutor(1) as thread:
+        pool = build(composed("env=gymnasium", "env.size=64").env)
+        faults, started = with_pool(pool, scenario, lambda run: thread.submit(asyncio.run, run).result())
+        assert count_processes(session.label) == 0
+    assert faults == [None] * 64
+    assert started > 64 * 6  # the processes of a browser

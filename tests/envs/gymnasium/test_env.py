@@ -49,6 +49,7 @@ def column(png: bytes) -> int:
         ("Pendulum-v1", {"left": [-2.0], "right": [2.0]}, "Swing it up.", "pygame"),
         ("FrozenLake-v1", {**ARROWS, "up": 3}, "Cross the lake.", "pygame"),
         ("minigrid:MiniGrid-Empty-5x5-v0", {**ARROWS, "up": 2}, "", "minigrid"),
+        ("ale_py:ALE/Breakout-v5", {"left": 3, "right": 2, "space": 1}, "Clear the wall.", "ale_py"),
     ],
 )
 def test_the_contract_of_a_desktop_holds(name, actions, instruction, package):
@@ -136,9 +137,8 @@ def test_what_breaks_is_an_error_of_the_environment_and_no_reward():
     env = begun(DIAL, 3, actions={"up": [0.95], "down": [-1.0]})
     with pytest.raises(EnvError, match="RuntimeError: it is broken"):
         env.step(Press("down"))
-    env.step(Press("up"))
     with pytest.raises(EnvError, match="reward of nan"):
-        env.evaluate()
+        env.step(Press("up"))
     env = begun(DIAL, 3, actions={"left": [-0.95], 1: [-0.75]})
     with pytest.raises(EnvError, match="reward of nan"):  # of a step, which methods learn from
         env.step(Press("left"))
@@ -177,6 +177,13 @@ def test_an_environment_without_a_picture_and_a_task_without_a_seed_are_refused(
     for config in ({}, {"id": DIAL}, {"seed": 1}, {"id": DIAL, "seed": "1"}, {"id": DIAL, "seed": -1}):
         with pytest.raises(TaskFormatError, match="registered id and an integer seed"):
             env.reset(Task("x", "", config=config))
+
+
+def test_what_was_built_to_ask_how_it_is_drawn_is_closed(monkeypatch):
+    closed = []
+    monkeypatch.setattr(f"{TOYS.partition(':')[0]}.Corridor.close", lambda env: closed.append(env.render_mode))
+    GymnasiumEnv(id=CORRIDOR, actions=ARROWS).close()
+    assert closed == [None, "rgb_array"]
 
 
 def test_tasks_without_a_name_say_where_to_write_one():

@@ -78,6 +78,9 @@ def test_a_build_does_not_wait_for_a_call_that_hangs_and_what_hangs_is_closed_wh
             log.append("late")
             return super().reset(task)
 
+        def interrupt(self):
+            log.append("interrupted")
+
         def close(self):
             log.append("closed")
 
@@ -88,15 +91,15 @@ def test_a_build_does_not_wait_for_a_call_that_hangs_and_what_hangs_is_closed_wh
         await asyncio.sleep(0)  # now it is under way
         async with asyncio.timeout(5):
             assert await worker.call(0, "build") is None
-        assert log == []
+        assert log == ["interrupted"]
         may_end.set()
         assert isinstance(await hanging, Observation)
-        await until(lambda: len(log) == 2, timeout_s=5)
+        await until(lambda: len(log) == 3, timeout_s=5)
         assert isinstance(await worker.call(0, "reset", TASK), Observation)
         await worker.kill()
 
     asyncio.run(scenario())
-    assert log[:2] == ["late", "closed"]
+    assert log[:3] == ["interrupted", "late", "closed"]
 
 
 def test_the_far_side_imports_nothing_heavy():
