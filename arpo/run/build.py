@@ -1,7 +1,7 @@
 """From the configuration to objects, and what the configuration itself says."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,12 @@ def images_at_once(max_steps: object, image_window: object, of_harness: object =
     return min((number for number in (max_steps, image_window) if isinstance(number, int)), default=0)
 
 
+def screen_of(env: Mapping[str, Any]) -> list[int]:
+    """Return width and height of the largest screen of a run, 1920 x 1080 for an environment that names none."""
+    pools = (env.get("parts") or {"": env}).values()
+    return list(max(((pool.get("make_env") or {}).get("screen") or [1920, 1080] for pool in pools), key=math.prod))
+
+
 CARDS = (24, 40, 80)
 """GB in the names of the cards that `experiment=one_gpu` has numbers for."""
 NAMED = 0.95
@@ -109,6 +115,7 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "node_gpus": _or_zero(lambda gpus, nodes: gpus // nodes),
     "node_engines": _or_zero(lambda gpus, each: int(gpus / each) if each else gpus),  # one each where none is needed
     "environments_of": lambda parts: sum(part["size"] for part in parts.values()),  # of a mixture
+    "screen_of": screen_of,
     # that one replica has in use: `images` of each of its share of the episodes
     "screenshots": _or_zero(
         lambda environments, images, replicas, nodes: max(math.ceil(environments / (replicas * nodes)) * images, 1)

@@ -25,8 +25,6 @@ STAND_INS: dict[str, object] = {
 DESKTOP = {"_target_": "arpo.apps.rehearsal.desktop.DrawnDesktop", "_partial_": True}
 VLLM = "arpo.inference.vllm.VllmEngine"
 MOST = {
-    "env.size": 4,
-    "env.envs_per_worker": 2,
     "rollout.settings.group_size": 8,
     "rollout.settings.max_steps": 3,
     "rollout.settings.max_tokens": 24,
@@ -34,6 +32,8 @@ MOST = {
     "evaluation.rollouts_per_task": 2,
 }
 """The largest number that each key may have; a smaller one stays."""
+MOST_OF_A_POOL = {"size": 4, "envs_per_worker": 2}
+"""The same for the environments, of a mixture for those of each part."""
 
 
 class DryRunConfig:
@@ -65,6 +65,11 @@ class DryRunConfig:
             self.put(key, most)
 
 
+def pools_of(cfg: DictConfig) -> list[str]:
+    """Return the keys of a run's environments: `env`, or those of the parts of a mixture."""
+    return [f"env.parts.{part}" for part in cfg.env.get("parts") or ()] or ["env"]
+
+
 def shown(cfg: DictConfig, key: str) -> str:
     """Return the value of a key for a person: of an object, its class."""
     value = OmegaConf.select(cfg, key)
@@ -86,7 +91,7 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> DryRunConfig:
     recast.put("trainer.devices", devices if isinstance(devices, int) else len(devices))
     for key, value in STAND_INS.items():
         recast.put(key, value)
-    for place in [f"env.parts.{part}" for part in cfg.env.get("parts") or ()] or ["env"]:
+    for place in pools_of(cfg):
         recast.put(f"{place}.make_env", DESKTOP)
     lists = [name for name, node in cfg.tasks.items() if isinstance(node, DictConfig) and "_target_" in node]
     for number, name in enumerate(lists):
@@ -120,6 +125,9 @@ def with_small_numbers(recast: DryRunConfig) -> None:
     recast.put("iterations", ITERATIONS)
     for key, most in MOST.items():
         recast.lower(key, most)
+    for place in pools_of(cfg):
+        for key, most in MOST_OF_A_POOL.items():
+            recast.lower(f"{place}.{key}", most)
     recast.lower("module.micro_batch_tokens", at_once * settings.max_context // before)
     recast.lower("datamodule.sampler.tasks_per_iteration", max(2, cfg.module.minibatches))
     recast.lower("trainer.num_nodes", NODES)
@@ -138,10 +146,14 @@ def kept(cfg: DictConfig) -> list[tuple[str, str]]:
     trained = "LoRA" if policy.get("lora") else "all weights"
     strategy = shown(cfg, "trainer.strategy") if cfg.trainer.get("strategy") else "one process"
     asleep = ", asleep during updates" if engines_sleep(cfg) else ""
+    pools = {place.removeprefix("env").replace(".parts.", " of "): place for place in pools_of(cfg)}
     return [
         ("strategy", f"{strategy}, {trained} in {policy.dtype}"),
         ("engine", f"{shown(cfg, 'engine')}{inner}{asleep}"),
-        ("desktops", f"{shown(cfg, 'env')} with {shown(cfg, 'env.backend')}, with its deadlines"),
+        *(
+            (f"desktops{part}", f"{shown(cfg, place)} with {shown(cfg, f'{place}.backend')}, with its deadlines")
+            for part, place in pools.items()
+        ),
         ("update", f"{shown(cfg, 'module')}, {cfg.module.minibatches} minibatches, {shown(cfg, 'module.optimizer')}"),
         ("tasks", f"{shown(cfg, 'datamodule.sampler')}, groups of {cfg.rollout.settings.group_size}"),
         ("evaluation", f"protocol {cfg.evaluation.protocol} at temperature {cfg.evaluation.temperature}"),

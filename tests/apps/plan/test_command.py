@@ -257,6 +257,19 @@ def test_gpus_are_not_looked_at_for_a_run_that_has_no_need_of_it(monkeypatch):
     check_memory(compose("experiment=arpo_subset32"))  # another process of the node
 
 
+@pytest.mark.parametrize(
+    ("words", "screen"),
+    [
+        (("env=desktop",), [640, 480]),
+        (("env=mixture", "env.parts.office.make_env.screen=[3840,2160]"), [3840, 2160]),
+        (("env=mixture",), [1920, 1080]),  # pages and toys name none
+        (("env=desktop", "+env.parts.a.make_env.screen=[9,8]", "+env.parts.b.make_env.screen=[7,11]"), [7, 11]),
+    ],
+)
+def test_screenshots_are_as_large_as_the_largest_of_a_mixture(words, screen):
+    assert composed(*words).screen == screen
+
+
 def test_a_critic_is_asked_about_every_step_before_an_update():
     plain, critic = (estimate(compose("experiment=smoke", *words)) for words in ([], ["method=ppo"]))
     # Of two minibatches the first needs no forward for old log-probabilities, but one for values.

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.apps.rehearsal import changes
-from arpo.apps.rehearsal.changes import DryRunConfig, with_small_numbers, with_stand_ins
+from arpo.apps.rehearsal.changes import DryRunConfig, kept, with_small_numbers, with_stand_ins
 from arpo.apps.rehearsal.rehearse import recast_of
 from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
@@ -62,6 +62,17 @@ def test_whatever_is_different_is_in_the_list_and_numbers_are_lowered(words):
         then, now = OmegaConf.select(before, key), OmegaConf.select(played.cfg, key)
         if isinstance(then, int) and isinstance(now, int) and key != "gpus":
             assert now < then, key
+
+
+def test_each_part_of_a_mixture_is_played_by_a_few_desktops_of_its_own():
+    played = recast("env=mixture", "tasks=mixture", "env.parts.office.envs_per_worker=1").cfg
+    assert {part: (own.size, own.envs_per_worker) for part, own in played.env.parts.items()} == {
+        "pages": (4, 2),
+        "office": (4, 1),
+        "toys": (4, 2),
+    }
+    assert played.env.size == 12
+    assert dict(kept(played))["desktops of office"] == "EnvPool with RayBackend, with its deadlines"
 
 
 @pytest.mark.parametrize("experiment", PAPER)
