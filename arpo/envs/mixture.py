@@ -60,6 +60,8 @@ class MixedPool:
     def __init__(self, parts: Mapping[str, EnvPool], size: AtLeastOne) -> None:
         if not parts:
             raise ConfigError("a mixture needs one part at least")
+        if size < (number := sum(pool.size for pool in parts.values())):
+            log.warning("size=%d episodes at once leave some of the %d environments of the parts idle", size, number)
         self.parts = parts
         self.size = size
         self._running = False

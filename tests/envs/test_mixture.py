@@ -109,6 +109,13 @@ def test_a_mixture_begins_with_every_part_and_ends_where_all_are_lost_or_it_is_c
     assert sum(pool.states().values()) == 0
 
 
+def test_a_mixture_with_fewer_episodes_at_once_than_environments_says_so(caplog):
+    mixture(make_pool(Phone))
+    assert caplog.text == ""
+    mixture(make_pool(Phone, size=3))
+    assert "size=4 episodes at once leave some of the 5 environments of the parts idle" in caplog.text
+
+
 def test_the_example_is_a_pool_and_a_sampler_of_two_parts_that_are_judged_apart():
     cfg = composed("experiment=smoke_mixture", "env.parts.phone.size=2")
     pool, tasks = build(cfg.env), build(cfg.datamodule.sampler).tasks

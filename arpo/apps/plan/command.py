@@ -4,6 +4,7 @@ python -m arpo plan experiment=arpo_subset32 gpus=8 gpu=h100-80
 """
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -185,8 +186,18 @@ def _host_rows(cfg: DictConfig, case: Case, offloaded: Offloaded) -> list[Row]:
         *((f"host memory: {name}", f"{gib:.1f} GiB", "") for name, gib in host.items() if gib >= 0.05),
         ("host memory, first node", f"{sum(host.values()):.0f} GiB", "desktops on it come on top"),
         *((f"disk: {name}", f"{gib:.0f} GiB", "") for name, gib in disk.items()),
+        _parts_row(cfg),
         ("desktops", "" if budget is None else Budget(**budget).needs(), "requires.budget"),
     ]
+
+
+def _parts_row(cfg: DictConfig) -> Row:
+    """Return the environments of a mixture; nothing of a run that has one kind."""
+    parts = cfg.env.get("parts") or {}
+    pooled = [pool for pool in parts.values() if pool.get("backend") != "thread"]
+    workers = sum(math.ceil(own.size / own.get("envs_per_worker", 1)) for own in pooled)
+    each = ", ".join(f"{part} {pool.size}" for part, pool in parts.items())
+    return ("environments", each, f"{cfg.env.size} episodes at once; worker processes: {workers}")
 
 
 def work_of(cfg: DictConfig) -> Work:

@@ -270,6 +270,12 @@ def test_screenshots_are_as_large_as_the_largest_of_a_mixture(words, screen):
     assert composed(*words).screen == screen
 
 
+def test_a_plan_counts_the_environments_of_each_part_of_a_mixture():
+    words = ("experiment=arpo_miniwob", "env=mixture", "tasks=mixture", "env.parts.office.envs_per_worker=3")
+    row = ("environments", "pages 16, office 8, toys 4", "16 episodes at once; worker processes: 5")
+    assert row in estimate(composed(*words, "rollout.settings.max_steps=15").copy()).rows()
+
+
 def test_a_critic_is_asked_about_every_step_before_an_update():
     plain, critic = (estimate(compose("experiment=smoke", *words)) for words in ([], ["method=ppo"]))
     # Of two minibatches the first needs no forward for old log-probabilities, but one for values.
