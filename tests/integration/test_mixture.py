@@ -31,9 +31,7 @@ def workers_in(addresses):
     return [process for process in found if process.name().startswith("ray::EnvWorker")]
 
 
-def test_a_part_comes_back_a_run_goes_on_and_both_end_with_what_one_has_that_was_left_alone(
-    ending, sessions, tmp_path
-):
+def test_a_part_and_a_run_come_back_and_end_as_if_nothing_had_been(ending, sessions, tmp_path):
     def run_of(name, *words):
         return ending(Run(tmp_path / name, sessions, *words, f"paths.output={tmp_path}"))
 
@@ -44,13 +42,12 @@ def test_a_part_comes_back_a_run_goes_on_and_both_end_with_what_one_has_that_was
     assert alone.go() == 0, alone.said
 
     (addresses := tmp_path / "addresses").mkdir()
-    phone = (f"make_env._target_={__name__}.PhoneWithAddress", "envs_per_worker=4")
-    noting = (*(f"env.parts.phone.{word}" for word in phone), f"+env.parts.phone.make_env.folder={addresses}")
-    run = run_of("run", *words, *noting)
+    env = "env.parts.phone.make_env"
+    noting = (f"{env}._target_={__name__}.PhoneWithAddress", f"+{env}.folder={addresses}")
+    run = run_of("run", *words, *noting, "env.parts.phone.envs_per_worker=4")
     run.start()
     run.wait_for_rollout(1)
-    killed = workers_in(addresses)
-    for worker in killed:
+    for worker in (killed := workers_in(addresses)):
         worker.kill()
     run.wait_for_rollout(2)
     others = workers_in(addresses)

@@ -257,23 +257,14 @@ def test_gpus_are_not_looked_at_for_a_run_that_has_no_need_of_it(monkeypatch):
     check_memory(compose("experiment=arpo_subset32"))  # another process of the node
 
 
-@pytest.mark.parametrize(
-    ("words", "screen"),
-    [
-        (("env=desktop",), [640, 480]),
-        (("env=mixture", "env.parts.office.make_env.screen=[3840,2160]"), [3840, 2160]),
-        (("env=mixture",), [1920, 1080]),  # pages and toys name none
-        (("env=desktop", "+env.parts.a.make_env.screen=[9,8]", "+env.parts.b.make_env.screen=[7,11]"), [7, 11]),
-    ],
-)
-def test_screenshots_are_as_large_as_the_largest_of_a_mixture(words, screen):
-    assert composed(*words).screen == screen
-
-
-def test_a_plan_counts_the_environments_of_each_part_of_a_mixture():
-    words = ("experiment=arpo_miniwob", "env=mixture", "tasks=mixture", "env.parts.office.envs_per_worker=3")
+def test_a_mixture_is_planned_with_its_largest_screen_and_the_environments_of_each_part():
+    words = ("experiment=arpo_miniwob", "env=mixture", "tasks=mixture", "rollout.settings.max_steps=15")
+    assert composed(*words).screen == [1920, 1080]  # pages and toys name none
+    cfg = composed(*words, "env.parts.office.make_env.screen=[3840,2160]", "env.parts.office.envs_per_worker=3").copy()
+    assert cfg.screen == [3840, 2160]
     row = ("environments", "pages 16, office 8, toys 4", "16 episodes at once; worker processes: 5")
-    assert row in estimate(composed(*words, "rollout.settings.max_steps=15").copy()).rows()
+    assert row in estimate(cfg).rows()
+    assert composed("env=desktop").screen == [640, 480]
 
 
 def test_a_critic_is_asked_about_every_step_before_an_update():
