@@ -54,7 +54,8 @@ def test_a_part_and_a_run_come_back_and_end_as_if_nothing_had_been(ending, sessi
     run.send(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL, run.said
     assert 0 < len(run.trajectories([2])) < 16  # of four groups of four
-    assert len(killed) == len(others) == 2  # came in their place
+    assert len(killed) == 2
+    assert others  # one at least has come in their place by then
 
     counted = next(line for line in run.metrics if line["step"] == 2)
     lost = counted["env/phone/faults"]
