@@ -56,7 +56,7 @@ HEAVY = {
 ROOT_MODULES = 6
 FUNCTION_LINES = 60
 
-BUDGET = {"core": 34_200, "apps": 5_300, "templates": 2_500, "arpo": 41_900, "tests": 54_000, "conf": 2_230}
+BUDGET = {"core": 34_200, "apps": 5_300, "templates": 2_500, "arpo": 41_900, "tests": 54_250, "conf": 2_230}
 """Lines of each ring; conf/ has a budget of files too."""
 CONF_FILES = 125
 
