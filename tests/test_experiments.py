@@ -29,6 +29,7 @@ from experiments.scheduling import collect as scheduling
 from experiments.studies import STUDIES, minutes_to
 from experiments.study import Arm, compare_arms, summarize
 from tests.apps.comparison.folders import STUDY, compose, rebuild_replay_ablation, write_run
+from tests.composed import composed
 
 
 def test_the_bootstrap_interval_is_the_same_every_time_and_lies_within_the_values_and_one_value_has_none():
@@ -429,3 +430,9 @@ def test_the_sheet_of_message_environments_is_worth_what_a_program_types(monkeyp
     for typed, worth in (("0.25", 0.25), ("no number", 0.25), ("7", 1.0), ("nan", 0.0)):
         sheet.step(TypeText(typed))
         assert sheet.evaluate() == worth
+
+
+def test_a_taskset_of_verifiers_is_found_where_a_command_starts_be_it_a_run_or_a_plan(monkeypatch, tmp_path):
+    monkeypatch.setenv("PWD", str(tmp_path))
+    cfg = composed("experiment=smoke", "env=message", "tasks=message", "harness=verifiers", "harness.argv=[program]")
+    assert cfg.harness.directory == str(tmp_path)

@@ -99,6 +99,8 @@ class Ask:
     """Whether calls of tools are taken out of the text: not where the agent forbids calls."""
     unhonoured: tuple[str, ...] = ()
     """Options that are accepted without effect: sampling is the run's."""
+    values_hash: int = 0
+    """A hash of what no field holds: values of those options, as two seeds want two answers, and the order of keys."""
 
     def pictures(self) -> Iterator[Picture]:
         """Yield its pictures, in the order in which the model sees them."""

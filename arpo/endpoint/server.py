@@ -283,7 +283,7 @@ class Endpoint:
             raise invalid(f"without effect, as sampling is the run's: {names}; leave out, or set harness.strict=false")
         turns = tuple(seat.session.open(ask, least_version=seat.least_version))
         stamp = Stamp(turns[0].name, int(time.time()), ask.alias, ask.stream_usage)
-        seat.session.remember(retry_key, ask, turns, stamp)
+        seat.session.remember(retry_key, turns, stamp)
         return turns, stamp
 
     def _was_lost(self, seat: Seat, turns: Sequence[Turn]) -> bool:

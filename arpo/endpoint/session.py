@@ -85,7 +85,6 @@ RetryKey = tuple[str, str | Ask]
 class Kept:
     """A request that is recognised when it is sent again."""
 
-    ask: Ask
     turns: tuple[Turn, ...]
     stamp: Stamp
     """That of its reply, so that a second one has the same bytes."""
@@ -209,9 +208,9 @@ class Session:
             raise RefusedError("rate_limit_exceeded", spent, retry_after_s=RETRY_AFTER_S)
         self._counts["forwarded"] += 1
 
-    def remember(self, retry_key: RetryKey, ask: Ask, turns: Sequence[Turn], stamp: Stamp) -> None:
+    def remember(self, retry_key: RetryKey, turns: Sequence[Turn], stamp: Stamp) -> None:
         """Keep the turns of a request for when the agent sends it again."""
-        self._kept[retry_key] = Kept(ask, tuple(turns), stamp)
+        self._kept[retry_key] = Kept(tuple(turns), stamp)
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
 
@@ -219,7 +218,7 @@ class Session:
         """Return a request that was sent before, and refuse another one with its key."""
         self._check_not_closed()
         kept = self._kept.get(retry_key)
-        if kept is not None and kept.ask != ask:
+        if kept is not None and kept.turns[0].ask != ask:
             raise invalid("Idempotency-Key was used for another body: send a new key with a new request")
         return kept
 

@@ -11,7 +11,7 @@ AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 
 class SolvableMaze(GymnasiumEnv):
-    """What `GymnasiumEnv` makes of a MiniGrid without doors and keys; the keys left and right turn, up walks."""
+    """What `GymnasiumEnv` makes of a MiniGrid without doors, keys and lava; the keys left and right turn, up walks."""
 
     def solve(self) -> Iterator[Action]:
         """Yield the first key of a shortest way to the goal, from wherever the agent stands then."""

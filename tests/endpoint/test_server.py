@@ -141,6 +141,21 @@ async def test_a_request_that_is_sent_again_joins_the_first_and_gets_the_same_by
         assert len({request.sampling.seed for request in visit.engine.requests}) == 2
 
 
+def typing(schema):
+    return {"tools": [{"type": "function", "function": {"name": "type", "parameters": schema}}]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[{"seed": 1}, {"seed": 2}], [typing({"default": True}), typing({"default": 1})]],
+    ids=["without effect", "equal in Python"],
+)
+async def test_requests_that_differ_in_an_option_get_an_answer_each(plain, options):
+    async with serving(plain) as visit:
+        one, two = [await visit.post(BODY | each, **{"X-Stainless-Retry-Count": "1"}) for each in options]
+        assert one.json()["id"] != two.json()["id"]
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_agent_that_leaves_is_not_answered_and_its_budget_is_free_again(plain, streamed):
     async with serving(plain, {"budgets": Budgets(1, 500)}) as visit:

@@ -98,7 +98,7 @@ def test_a_request_that_is_sent_again_has_the_same_bytes_and_counts_once(episode
     asked = ask(user("x"), tools=(TOOL,))
     assert episode.session.known(KEY, asked) is None
     turns = episode.session.open(asked)
-    episode.session.remember(KEY, asked, turns, STAMP)
+    episode.session.remember(KEY, turns, STAMP)
     assert episode.session.known(KEY, asked).turns == tuple(turns)  # its twin is in flight
     assert episode.session.answers(turns) is None
     episode.record(turns[0], f"Yes\n{call_of(episode.renderer)}")
@@ -114,7 +114,7 @@ def test_a_request_that_is_sent_again_has_the_same_bytes_and_counts_once(episode
     assert refused.value.kind == "invalid"
     for number in range(KEPT):
         assert episode.session.known(KEY, asked) is not None
-        episode.session.remember(("path", str(number)), asked, [], STAMP)
+        episode.session.remember(("path", str(number)), turns, STAMP)
     assert episode.session.known(KEY, asked) is None  # the oldest are forgotten
     assert [exchange.trained for exchange in episode.trajectory().exchanges] == [True]
 
@@ -123,7 +123,7 @@ def test_a_turn_that_the_engine_has_failed_is_asked_anew_and_frees_its_budget(pl
     episode = Episode(plain, budgets=Budgets(answers=1, tokens=100))
     asked = ask(user("x"))
     turns = episode.session.open(asked)
-    episode.session.remember(KEY, asked, turns, STAMP)
+    episode.session.remember(KEY, turns, STAMP)
     with pytest.raises(RefusedError):
         episode.session.open(ask(user("y")))
     episode.session.drop(turns)

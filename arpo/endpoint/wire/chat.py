@@ -72,7 +72,7 @@ class _Body(Options, kw_only=True):
 def parse(body: bytes, pictures: Reader) -> Ask:
     """Return the request that a body holds."""
     limits = pictures.limits
-    given, others = decoded(body, _Body, limits)
+    given, others, values = decoded(body, _Body, limits)
     check_lengths(given.messages, given.tools, limits)
     if given.functions:
         raise invalid("functions are not served: give them as tools of type function")
@@ -89,6 +89,7 @@ def parse(body: bytes, pictures: Reader) -> Ask:
             logprobs=bool(given.logprobs),
             reads_calls=given.tool_choice != "none",
             unhonoured=(*others, *unhonoured(given)),
+            values_hash=values,
         ),
         limits,
     )

@@ -101,17 +101,18 @@ class Limits:
     """Pixels of pictures that have not been seen before; one more is decoded only below."""
 
 
-def decoded(body: bytes, kind: type[Body], limits: Limits) -> tuple[Body, list[str]]:
-    """Return the fields of a request, and the names of those that are none of the dialect's."""
+def decoded(body: bytes, kind: type[Body], limits: Limits) -> tuple[Body, list[str], int]:
+    """Return the fields of a request, the names of others, and a hash of these with their values and of the tools."""
     if len(body) > limits.body_bytes:
         raise RefusedError("too_large", f"the body has {len(body)} bytes, more than {limits.body_bytes}: send less")
     try:
         given = from_json(body, allow_inf_nan=False)  # in a quarter of msgspec's time, where pictures are long texts
         fields = msgspec.convert(given, kind)
+        known = HARMLESS.union(kind.__struct_encode_fields__)
+        others = {name: given[name] for name in sorted(given.keys() - known) if given[name] is not None}
+        return fields, list(others), hash(Encode([others, given.get("tools")]))  # they may have many megabytes
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise invalid(f"the body must be an object in JSON with fields of their types: {error}") from error
-    named = {name for name, value in given.items() if value is not None}
-    return fields, sorted(named - HARMLESS - set(kind.__struct_encode_fields__))
 
 
 def check_count(name: str, count: int, most: int, least: int = 0) -> None:

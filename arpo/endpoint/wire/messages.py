@@ -78,7 +78,7 @@ class _Body(msgspec.Struct):
 def parse(body: bytes, pictures: Reader) -> Ask:
     """Return the request that a body holds."""
     limits = pictures.limits
-    given, unhonoured = decoded(body, _Body, limits)
+    given, unhonoured, values = decoded(body, _Body, limits)
     check_lengths(given.messages, given.tools, limits)
     choice = (given.tool_choice or {}).get("type", "auto")
     if choice not in ("auto", "none"):
@@ -99,6 +99,7 @@ def parse(body: bytes, pictures: Reader) -> Ask:
             stream=bool(given.stream),
             reads_calls=choice != "none",
             unhonoured=tuple(unhonoured),
+            values_hash=values,
         ),
         limits,
     )

@@ -76,7 +76,7 @@ class _Body(Options, kw_only=True):
 def parse(body: bytes, pictures: Reader) -> Ask:
     """Return the request that a body holds."""
     limits = pictures.limits
-    given, others = decoded(body, _Body, limits)
+    given, others, values = decoded(body, _Body, limits)
     state = {"previous_response_id": given.previous_response_id, "conversation": given.conversation}
     state |= {"background": given.background, "prompt": given.prompt}
     if kept := [name for name, value in state.items() if value]:
@@ -97,6 +97,7 @@ def parse(body: bytes, pictures: Reader) -> Ask:
             stream=bool(given.stream),
             reads_calls=given.tool_choice != "none",
             unhonoured=(*others, *unhonoured(given)),
+            values_hash=values,
         ),
         limits,
     )

@@ -2,15 +2,15 @@
 
 import base64
 import logging
-import os
 import re
-import signal
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar
+
+import psutil
 
 from arpo.agent import actions
 from arpo.agent.actions import Action, Point
@@ -116,7 +116,7 @@ class _Browser(threading.local):
     stays open, which share no cookies and no storage either.
     """
 
-    pids: ClassVar[dict[int, int]] = {}
+    processes: ClassVar[dict[int, psutil.Process]] = {}
     starts = threading.Lock()  # event loops, as Ray has them, let one thread of a process at a time start another
 
     def __init__(self) -> None:
@@ -139,7 +139,8 @@ class _Browser(threading.local):
         if self.browser is None or not self.browser.is_connected():
             self.browser = self.running.chromium.launch(**{"executable_path": find_chromium(), **options})
             processes = self.browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
-            self.pids[threading.get_ident()] = next(each["id"] for each in processes if each["type"] == "browser")
+            pid = next(each["id"] for each in processes if each["type"] == "browser")
+            self.processes[threading.get_ident()] = psutil.Process(pid)
         return SimpleNamespace(new_context=self.browser.new_context, close=lambda: None)
 
     def leave(self) -> None:
@@ -147,13 +148,13 @@ class _Browser(threading.local):
         self.users -= 1
         if self.users == 0 and self.running is not None:
             running, self.running, self.browser = self.running, None, None
-            self.pids.pop(threading.get_ident(), None)
+            self.processes.pop(threading.get_ident(), None)
             running.stop()
 
     def end(self, thread: int) -> None:
         """End the browser of a thread that hangs in it, so that its call fails."""
-        with suppress(KeyError, ProcessLookupError):
-            os.kill(self.pids[thread], signal.SIGKILL)
+        with suppress(KeyError, psutil.NoSuchProcess):  # it may be gone, and its number another process's
+            self.processes[thread].kill()
 
 
 BROWSER = _Browser()

@@ -97,8 +97,9 @@ class GymnasiumEnv(KnownDesktop):
         judged = self._terminated or self._verdict == "sum"
         if judged:
             raw = info["task_info"].get("RAW_REWARD_GLOBAL", 0.0) if self._verdict in ("raw", "full") else reward
+            # From 0.99 on, `env=miniwob` counts a page as solved.
             self._earned += float(raw >= 0.99) if self._verdict == "full" else float(raw)
-        if not math.isfinite(reward):
+        if not math.isfinite(reward + self._earned):
             raise EnvError("step", f"{self._name} gave a reward of {reward}")
         return StepResult(shown, self._terminated, bool(truncated), 0.0 if judged else reward)
 

@@ -1,6 +1,7 @@
 """BrowserGym's tasks: what its calls are, its names and seeds, verdicts, and browsers that come and go."""
 
 import asyncio
+import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -27,7 +28,7 @@ from arpo.agent.actions import (
     Wait,
 )
 from arpo.envs.contract import check_env
-from arpo.envs.gymnasium.browsergym import calls_of
+from arpo.envs.gymnasium.browsergym import BROWSER, calls_of
 from arpo.envs.gymnasium.env import GymnasiumEnv
 from arpo.envs.gymnasium.tasks import browsergym_tasks
 from arpo.envs.miniwob.tasks import known_pages
@@ -225,6 +226,20 @@ def test_a_page_that_hangs_lets_its_step_fail_once_it_is_interrupted():
         Timer(4.0, env.interrupt).start()
         with pytest.raises(EnvError, match="closed"):
             env.step(click_on(env))
+
+
+def test_a_process_that_has_the_number_of_a_browser_that_is_gone_is_let_alone(monkeypatch):
+    with subprocess.Popen(["sleep", "60"]) as another:
+        gone = psutil.Process(another.pid)
+        monkeypatch.setattr(gone, "_ident", (another.pid, 1.0))  # which began long before
+        monkeypatch.setitem(BROWSER.processes, 1, gone)
+        BROWSER.end(1)
+        BROWSER.end(2)  # a thread that has no browser
+        with suppress(subprocess.TimeoutExpired):
+            assert another.wait(0.2) is None, "it was ended"
+        monkeypatch.setitem(BROWSER.processes, 1, psutil.Process(another.pid))
+        BROWSER.end(1)
+        assert another.wait(5) == -9
 
 
 @browser
