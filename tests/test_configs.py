@@ -58,6 +58,7 @@ COMPANIONS = {
     "method=mobile_r1": ("env=recorded", "tasks=recorded"),
     "tasks=gymnasium": ("env=gymnasium",),
     "harness=command": ("harness.argv=[env]",),
+    "harness=verifiers": ("harness.argv=[env]",),
     "harness=function": ("harness.function=tests.rollout.agents.acts",),
 }
 """Choices that do not go without others."""

@@ -1,6 +1,5 @@
 """The studies: what they say is computed from runs, by formulas that were computed by hand here."""
 
-import importlib
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from arpo.run.build import build
 from experiments import collect as collector
 from experiments import curves, studies, study
 from experiments import run as runner
+from experiments.message_environment import verdict
 from experiments.methods import reading
 from experiments.miniwob import collect as miniwob
 from experiments.replay_ablation import collect as ablation
@@ -29,7 +29,6 @@ from experiments.scheduling import collect as scheduling
 from experiments.studies import STUDIES, minutes_to
 from experiments.study import Arm, compare_arms, summarize
 from tests.apps.comparison.folders import STUDY, compose, rebuild_replay_ablation, write_run
-from tests.composed import composed
 
 
 def test_the_bootstrap_interval_is_the_same_every_time_and_lies_within_the_values_and_one_value_has_none():
@@ -420,9 +419,7 @@ def test_only_what_stands_between_the_one_pair_of_marks_is_rewritten(tmp_path):
         assert page.read_text() == text
 
 
-def test_the_sheet_of_message_environments_is_worth_what_a_program_types(monkeypatch):
-    monkeypatch.syspath_prepend(str(runner.ROOT / "experiments" / "message_environment"))
-    verdict = importlib.import_module("verdict")
+def test_the_sheet_of_message_environments_is_worth_what_a_program_types():
     (task,) = verdict.numbered_tasks(1, start=7)
     check_env(verdict.Sheet(), task)
     sheet = verdict.Sheet()
@@ -430,9 +427,3 @@ def test_the_sheet_of_message_environments_is_worth_what_a_program_types(monkeyp
     for typed, worth in (("0.25", 0.25), ("no number", 0.25), ("7", 1.0), ("nan", 0.0)):
         sheet.step(TypeText(typed))
         assert sheet.evaluate() == worth
-
-
-def test_a_taskset_of_verifiers_is_found_where_a_command_starts_be_it_a_run_or_a_plan(monkeypatch, tmp_path):
-    monkeypatch.setenv("PWD", str(tmp_path))
-    cfg = composed("experiment=smoke", "env=message", "tasks=message", "harness=verifiers", "harness.argv=[program]")
-    assert cfg.harness.directory == str(tmp_path)
