@@ -61,6 +61,9 @@ def shown(shade):
     return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}], "loss_mask": 0}
 
 
+BROKEN = shown(2)["content"][0]["image_url"]["url"].replace("base64,", "base64,!!!!")
+
+
 def said(text):
     return {"role": "assistant", "content": text, "loss_mask": 1}
 
@@ -172,6 +175,7 @@ WRONG = [
     ("ui_tars", (changed(UI_TARS, 3, "content", to="Action: click("),), r"line 1\[3\]\.content: "),
     ("ui_tars", (changed(UI_TARS, 2, "content", 0, "image_url", to={}),), r"1\[2\]\[0\]\.image_url must be a dict"),
     ("ui_tars", (changed(UI_TARS, 4, "content", 0, "image_url", to={"url": "x"}),), r"1\[4\]\[0\]\.image_url\.url: "),
+    ("ui_tars", (changed(UI_TARS, 4, "content", 0, "image_url", to={"url": BROKEN}),), "base64"),
     ("agentnet", (f"[{'1' * 5000}]",), r"line 1 is no JSON: Exceeds the limit"),
     ("agentnet", (changed(AGENTNET, "instruction", to="\ud800"),), r"line 1 is no JSON: .*surrogates not allowed"),
     ("agentnet", (changed(AGENTNET, "traj", 0, "image", to="/etc/hosts"),), r"traj\[0\]\.image: .*: it is not in "),
