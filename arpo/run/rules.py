@@ -567,6 +567,8 @@ def the_teacher_reads_what_the_policy_reads(chosen: FlatConfig) -> Iterator[str]
     from arpo.models.tokenization import ChatTokenizer
 
     path = chosen["module.teacher.path"]
+    if path == chosen["model.path"]:  # a rehearsal's
+        return
     if path is not None and not is_model(path):
         yield (
             f"teacher={path} holds no policy: name a folder with config.json, such as policy/ of a warm start, or "

@@ -64,6 +64,8 @@ def main(overrides: Sequence[str]) -> int:
         log.warning("  %s", " ".join(settings))
         try:
             tried = compose([*overrides, *" ".join(settings).split()])
+            if OmegaConf.is_missing(tried.model, "path"):
+                tried.model.path = cfg.model.path  # that of the shape, which the check resolves
             check_arguments(tried, ("arpo.inference", "arpo.modules", "arpo.models"))
             return estimate(tried)
         except (ConfigError, HydraException):

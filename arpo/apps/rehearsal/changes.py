@@ -91,6 +91,8 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> DryRunConfig:
     recast.put("trainer.devices", devices if isinstance(devices, int) else len(devices))
     for key, value in STAND_INS.items():
         recast.put(key, value)
+    if cfg.module.get("teacher"):
+        recast.put("module.teacher.path", str(policy))
     for place in pools_of(cfg):
         recast.put(f"{place}.make_env", DESKTOP)
     lists = [name for name, node in cfg.tasks.items() if isinstance(node, DictConfig) and "_target_" in node]
