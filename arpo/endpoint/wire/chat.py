@@ -5,28 +5,8 @@ from typing import Any
 
 import msgspec
 
-from arpo.endpoint.conversation import (
-    Answer,
-    Ask,
-    Message,
-    Stamp,
-    Thought,
-    Tool,
-    ToolCall,
-    ToolResult,
-)
-from arpo.endpoint.wire.common import (
-    Encode,
-    Limits,
-    Reader,
-    call,
-    check_lengths,
-    checked,
-    decoded,
-    event,
-    invalid,
-    tool,
-)
+from arpo.endpoint.conversation import Answer, Ask, Message, Stamp, Thought, Tool, ToolCall, ToolResult
+from arpo.endpoint.wire.common import Encode, Reader, event, invalid
 from arpo.endpoint.wire.openai import ROLES, Options, Part, check_function, error, parts, unhonoured
 from arpo.errors import RefusedError
 
@@ -69,17 +49,16 @@ class _Body(Options, kw_only=True):
     functions: Any = None
 
 
-def parse(body: bytes, pictures: Reader) -> Ask:
+def parse(body: bytes, reader: Reader) -> Ask:
     """Return the request that a body holds."""
-    limits = pictures.limits
-    given, others, values = decoded(body, _Body, limits)
-    check_lengths(given.messages, given.tools, limits)
+    given, others, values = reader.decoded(body, _Body)
+    reader.check_lengths(given.messages, given.tools)
     if given.functions:
         raise invalid("functions are not served: give them as tools of type function")
-    return checked(
+    return reader.checked(
         Ask(
-            messages=tuple(_message(said, pictures, limits) for said in given.messages),
-            tools=tuple(_tool(each, limits) for each in given.tools or ()),
+            messages=tuple(_message(said, reader) for said in given.messages),
+            tools=tuple(_tool(each, reader) for each in given.tools or ()),
             alias=given.model,
             max_tokens=given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens,
             n=1 if given.n is None else given.n,
@@ -90,19 +69,18 @@ def parse(body: bytes, pictures: Reader) -> Ask:
             reads_calls=given.tool_choice != "none",
             unhonoured=(*others, *unhonoured(given)),
             values_hash=values,
-        ),
-        limits,
+        )
     )
 
 
-def _tool(each: _Tool, limits: Limits) -> Tool:
+def _tool(each: _Tool, reader: Reader) -> Tool:
     check_function(each.type)
     own = each.function
-    return tool(own.get("name"), own.get("description"), own.get("parameters"), limits)
+    return reader.tool(own.get("name"), own.get("description"), own.get("parameters"))
 
 
-def _message(said: _Said, pictures: Reader, limits: Limits) -> Message:
-    content = tuple(parts(said.content, pictures, role=said.role))
+def _message(said: _Said, reader: Reader) -> Message:
+    content = tuple(parts(said.content, reader, role=said.role))
     if said.role == "tool":
         return Message("tool", (ToolResult(said.tool_call_id or "", content),))
     if said.role not in ROLES:
@@ -110,7 +88,7 @@ def _message(said: _Said, pictures: Reader, limits: Limits) -> Message:
     if said.role != "assistant":
         return Message(ROLES[said.role], content)
     thought = said.reasoning_content or said.reasoning
-    calls = [call(each.id, each.function.name, each.function.arguments, limits) for each in said.tool_calls or ()]
+    calls = [reader.call(each.id, each.function.name, each.function.arguments) for each in said.tool_calls or ()]
     return Message("assistant", (*([Thought(thought)] if thought else []), *content, *calls))
 
 

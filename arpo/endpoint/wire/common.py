@@ -82,7 +82,7 @@ def event(content: Mapping[str, Any], name: str = "") -> bytes:
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + Encode(content) + b"\n\n"
 
 
-# --- fields ---------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +99,6 @@ class Limits:
     picture_bytes: int = 24 * 2**20
     new_pixels: int = 16 * LARGEST_SCREEN
     """Pixels of pictures that have not been seen before; one more is decoded only below."""
-
-
-def decoded(body: bytes, kind: type[Body], limits: Limits) -> tuple[Body, list[str], int]:
-    """Return the fields of a request, the names of others, and a hash of these with their values and of the tools."""
-    if len(body) > limits.body_bytes:
-        raise RefusedError("too_large", f"the body has {len(body)} bytes, more than {limits.body_bytes}: send less")
-    try:
-        given = from_json(body, allow_inf_nan=False)  # in a quarter of msgspec's time, where pictures are long texts
-        fields = msgspec.convert(given, kind)
-        known = HARMLESS.union(kind.__struct_encode_fields__)
-        others = {name: given[name] for name in sorted(given.keys() - known) if given[name] is not None}
-        return fields, list(others), hash(Encode([others, given.get("tools")]))  # they may have many megabytes
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise invalid(f"the body must be an object in JSON with fields of their types: {error}") from error
 
 
 def check_count(name: str, count: int, most: int, least: int = 0) -> None:
@@ -134,54 +120,6 @@ def check_depth(name: str, value: Any, depth: int) -> None:
         if not level:
             return
     raise invalid(f"{name} must not be nested deeper than {depth} levels: make it flatter")
-
-
-def tool(name: object, description: object, schema: object, limits: Limits) -> Tool:
-    """Return a tool, with names and types checked."""
-    if not isinstance(name, str) or not name.strip():
-        raise invalid(f"tools: name must be a text that is not empty, got {str(name)[:40]!r}")
-    if not isinstance(schema, dict | None):
-        raise invalid(f"tools: the schema of {name[:40]!r} must be an object")
-    check_depth(f"tools: the schema of {name[:40]!r}", schema, limits.depth)
-    return Tool(
-        name, description if isinstance(description, str) else "", schema or {"type": "object", "properties": {}}
-    )
-
-
-def call(call_id: str, name: str, arguments: str | Mapping[str, Any], limits: Limits) -> ToolCall:
-    """Return an echoed call of a tool; its arguments are an object, or one in JSON."""
-    given: Any = arguments
-    if isinstance(arguments, str):
-        try:
-            given = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise invalid(f"arguments of the call {call_id[:40]!r} must be an object in JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise invalid(f"arguments of the call {call_id[:40]!r} must be an object, got {type(given).__name__}")
-    check_depth(f"arguments of the call {call_id[:40]!r}", given, limits.depth)
-    return ToolCall(
-        call_id, name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    )
-
-
-def check_lengths(messages: Sequence[Any], tools: Sequence[Any] | None, limits: Limits) -> None:
-    """Check the lengths of a request's lists before they are read."""
-    check_count("messages", len(messages), limits.messages, 1)
-    check_count("tools", len(tools or ()), limits.tools)
-
-
-def checked(ask: Ask, limits: Limits) -> Ask:
-    """Return a request of which every number is allowed."""
-    check_count("n", ask.n, limits.answers, 1)
-    check_count("stop", len(ask.stop), limits.stops)
-    if ask.max_tokens is not None and ask.max_tokens < 1:
-        raise invalid(f"the number of tokens of an answer must be at least 1, got {ask.max_tokens}")
-    if not all(ask.stop):
-        raise invalid("stop must hold no empty text")
-    return ask
-
-
-# --- pictures -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -230,12 +168,66 @@ def _size(data: str, picture: Picture) -> int:
 
 
 class Reader:
-    """The reader of one request's pictures, within the limits of all of them."""
+    """The reader of one request, within its limits: of its fields, its tools and calls, and all of its pictures."""
 
     def __init__(self, pictures: Pictures, limits: Limits) -> None:
         self.limits = limits
         self._pictures = pictures
         self._count = self._pixels = 0
+
+    def decoded(self, body: bytes, kind: type[Body]) -> tuple[Body, list[str], int]:
+        """Return the fields of a body, the names of others, and a hash of these with their values and of the tools."""
+        if len(body) > (most := self.limits.body_bytes):
+            raise RefusedError("too_large", f"the body has {len(body)} bytes, more than {most}: send less")
+        try:
+            given = from_json(body, allow_inf_nan=False)  # in a quarter of msgspec's time, for long texts of pictures
+            fields = msgspec.convert(given, kind)
+            known = HARMLESS.union(kind.__struct_encode_fields__)
+            others = {name: given[name] for name in sorted(given.keys() - known) if given[name] is not None}
+            return fields, list(others), hash(Encode([others, given.get("tools")]))  # they may have many megabytes
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise invalid(f"the body must be an object in JSON with fields of their types: {error}") from error
+
+    def check_lengths(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> None:
+        """Check the lengths of a request's lists before they are read."""
+        check_count("messages", len(messages), self.limits.messages, 1)
+        check_count("tools", len(tools or ()), self.limits.tools)
+
+    def tool(self, name: object, description: object, schema: object) -> Tool:
+        """Return a tool, with names and types checked."""
+        if not isinstance(name, str) or not name.strip():
+            raise invalid(f"tools: name must be a text that is not empty, got {str(name)[:40]!r}")
+        if not isinstance(schema, dict | None):
+            raise invalid(f"tools: the schema of {name[:40]!r} must be an object")
+        check_depth(f"tools: the schema of {name[:40]!r}", schema, self.limits.depth)
+        return Tool(
+            name, description if isinstance(description, str) else "", schema or {"type": "object", "properties": {}}
+        )
+
+    def call(self, call_id: str, name: str, arguments: str | Mapping[str, Any]) -> ToolCall:
+        """Return an echoed call of a tool; its arguments are an object, or one in JSON."""
+        given: Any = arguments
+        if isinstance(arguments, str):
+            try:
+                given = json.loads(arguments or "{}")
+            except (ValueError, RecursionError) as error:
+                raise invalid(f"arguments of the call {call_id[:40]!r} must be an object in JSON: {error}") from error
+        if not isinstance(given, dict):
+            raise invalid(f"arguments of the call {call_id[:40]!r} must be an object, got {type(given).__name__}")
+        check_depth(f"arguments of the call {call_id[:40]!r}", given, self.limits.depth)
+        return ToolCall(
+            call_id, name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        )
+
+    def checked(self, ask: Ask) -> Ask:
+        """Return a request of which every number is allowed."""
+        check_count("n", ask.n, self.limits.answers, 1)
+        check_count("stop", len(ask.stop), self.limits.stops)
+        if ask.max_tokens is not None and ask.max_tokens < 1:
+            raise invalid(f"the number of tokens of an answer must be at least 1, got {ask.max_tokens}")
+        if not all(ask.stop):
+            raise invalid("stop must hold no empty text")
+        return ask
 
     def from_url(self, url: object) -> Picture:
         """Return the picture that a data: URL holds; no other address is ever opened."""

@@ -18,19 +18,7 @@ from arpo.endpoint.conversation import (
     ToolCall,
     ToolResult,
 )
-from arpo.endpoint.wire.common import (
-    KINDS,
-    Encode,
-    Limits,
-    Reader,
-    call,
-    check_lengths,
-    checked,
-    decoded,
-    event,
-    invalid,
-    tool,
-)
+from arpo.endpoint.wire.common import KINDS, Encode, Reader, event, invalid
 from arpo.errors import RefusedError
 
 PATH = "/v1/messages"
@@ -75,24 +63,23 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
 
 
-def parse(body: bytes, pictures: Reader) -> Ask:
+def parse(body: bytes, reader: Reader) -> Ask:
     """Return the request that a body holds."""
-    limits = pictures.limits
-    given, unhonoured, values = decoded(body, _Body, limits)
-    check_lengths(given.messages, given.tools, limits)
+    given, unhonoured, values = reader.decoded(body, _Body)
+    reader.check_lengths(given.messages, given.tools)
     choice = (given.tool_choice or {}).get("type", "auto")
     if choice not in ("auto", "none"):
         unhonoured.append("tool_choice")
     if given.messages[-1].role == "assistant":
         raise invalid("messages: the last one must be the user's: an answer that is begun is not continued")
-    system = [Text(given.system)] if isinstance(given.system, str) else _inner(given.system or (), pictures)
+    system = [Text(given.system)] if isinstance(given.system, str) else _inner(given.system or (), reader)
     messages = [Message("system", tuple(system))] if system else []
     for said in given.messages:
-        messages += _messages(said, pictures, limits)
-    return checked(
+        messages += _messages(said, reader)
+    return reader.checked(
         Ask(
             messages=tuple(messages),
-            tools=tuple(_tool(each, limits) for each in given.tools or ()),
+            tools=tuple(_tool(each, reader) for each in given.tools or ()),
             alias=given.model,
             max_tokens=given.max_tokens,
             stop=tuple(given.stop_sequences or ()),
@@ -100,36 +87,35 @@ def parse(body: bytes, pictures: Reader) -> Ask:
             reads_calls=choice != "none",
             unhonoured=tuple(unhonoured),
             values_hash=values,
-        ),
-        limits,
+        )
     )
 
 
-def _tool(each: _Tool, limits: Limits) -> Tool:
+def _tool(each: _Tool, reader: Reader) -> Tool:
     if each.type not in (None, "custom"):
         raise invalid(f"tools: type must be custom, got {each.type[:40]!r}: give its name and input_schema instead")
-    return tool(each.name, each.description, each.input_schema, limits)
+    return reader.tool(each.name, each.description, each.input_schema)
 
 
-def _messages(said: _Said, pictures: Reader, limits: Limits) -> list[Message]:
+def _messages(said: _Said, reader: Reader) -> list[Message]:
     """Return a message as ours: the results of tools, which come first, are one each."""
     blocks = [_Block("text", said.content)] if isinstance(said.content, str) else said.content
     if said.role == "assistant":
-        made = [each for block in blocks for each in _said(block, limits)]
+        made = [each for block in blocks for each in _said(block, reader)]
         return [Message("assistant", tuple(made))]
     if said.role not in ("user", "system"):
         raise invalid(f"messages: role must be user or assistant, got {said.role[:40]!r}")
     results = [
-        Message("tool", (ToolResult(block.tool_use_id, tuple(_content(block, pictures))),))
+        Message("tool", (ToolResult(block.tool_use_id, tuple(_content(block, reader))),))
         for block in blocks
         if block.type == "tool_result"
     ]
-    rest = _inner([block for block in blocks if block.type != "tool_result"], pictures)
+    rest = _inner([block for block in blocks if block.type != "tool_result"], reader)
     role: Literal["user", "system"] = "user" if said.role == "user" else "system"
     return [*results, *([Message(role, tuple(rest))] if rest or not results else [])]
 
 
-def _said(block: _Block, limits: Limits) -> list[Part]:
+def _said(block: _Block, reader: Reader) -> list[Part]:
     if block.type == "text":
         return [Text(block.text)]
     if block.type == "thinking":
@@ -137,23 +123,23 @@ def _said(block: _Block, limits: Limits) -> list[Part]:
     if block.type == "redacted_thinking":
         return []
     if block.type == "tool_use":
-        return [call(block.id, block.name, block.input, limits)]
+        return [reader.call(block.id, block.name, block.input)]
     raise invalid(f"content: an assistant's block must be text, thinking or tool_use, got {block.type[:40]!r}")
 
 
-def _content(block: _Block, pictures: Reader) -> list[Text | Picture]:
-    return [Text(block.content)] if isinstance(block.content, str) else _inner(block.content or (), pictures)
+def _content(block: _Block, reader: Reader) -> list[Text | Picture]:
+    return [Text(block.content)] if isinstance(block.content, str) else _inner(block.content or (), reader)
 
 
-def _inner(blocks: Sequence[_Block], pictures: Reader) -> list[Text | Picture]:
+def _inner(blocks: Sequence[_Block], reader: Reader) -> list[Text | Picture]:
     found: list[Text | Picture] = []
     for block in blocks:
         if block.type == "text":
             found.append(Text(block.text))
         elif block.type == "image" and (block.source or {}).get("type") == "base64":
-            found.append(pictures.from_base64((block.source or {}).get("data")))
+            found.append(reader.from_base64((block.source or {}).get("data")))
         elif block.type == "image":
-            found.append(pictures.from_url((block.source or {}).get("url")))
+            found.append(reader.from_url((block.source or {}).get("url")))
         else:
             raise invalid(f"content: type must be text, image or tool_result, got {block.type[:40]!r}: leave it out")
     return found

@@ -46,7 +46,7 @@ def check_function(kind: str) -> None:
         raise invalid(f"tools: type must be function, got {kind[:40]!r}: give its schema as that of a function")
 
 
-def parts(given: str | Sequence[Part] | None, pictures: Reader, *, role: str = "user") -> list[Text | Picture]:
+def parts(given: str | Sequence[Part] | None, reader: Reader, *, role: str = "user") -> list[Text | Picture]:
     """Return the content of a message; an assistant's holds no picture."""
     if isinstance(given, str):
         return [Text(given)]
@@ -56,7 +56,7 @@ def parts(given: str | Sequence[Part] | None, pictures: Reader, *, role: str = "
             found.append(Text(part.text or part.refusal))
         elif part.type in ("image_url", "input_image") and role != "assistant":
             url = part.image_url.get("url") if isinstance(part.image_url, dict) else part.image_url
-            found.append(pictures.from_url(url))
+            found.append(reader.from_url(url))
         else:
             raise invalid(f"content of the {role[:40]} must be text, or a picture of others, got {part.type[:40]!r}")
     return found

@@ -10,29 +10,8 @@ from typing import Any
 
 import msgspec
 
-from arpo.endpoint.conversation import (
-    Answer,
-    Ask,
-    Message,
-    Stamp,
-    Text,
-    Thought,
-    Tool,
-    ToolCall,
-    ToolResult,
-)
-from arpo.endpoint.wire.common import (
-    Encode,
-    Limits,
-    Reader,
-    call,
-    check_lengths,
-    checked,
-    decoded,
-    event,
-    invalid,
-    tool,
-)
+from arpo.endpoint.conversation import Answer, Ask, Message, Stamp, Text, Thought, Tool, ToolCall, ToolResult
+from arpo.endpoint.wire.common import Encode, Reader, event, invalid
 from arpo.endpoint.wire.openai import ROLES, Options, Part, check_function, parts, unhonoured
 from arpo.errors import RefusedError
 
@@ -73,10 +52,9 @@ class _Body(Options, kw_only=True):
     prompt: Any = None
 
 
-def parse(body: bytes, pictures: Reader) -> Ask:
+def parse(body: bytes, reader: Reader) -> Ask:
     """Return the request that a body holds."""
-    limits = pictures.limits
-    given, others, values = decoded(body, _Body, limits)
+    given, others, values = reader.decoded(body, _Body)
     state = {"previous_response_id": given.previous_response_id, "conversation": given.conversation}
     state |= {"background": given.background, "prompt": given.prompt}
     if kept := [name for name, value in state.items() if value]:
@@ -86,32 +64,31 @@ def parse(body: bytes, pictures: Reader) -> Ask:
     if set(given.include or ()) - {_ENCRYPTED}:
         others.append("include")
     items = [_Item(role="user", content=given.input)] if isinstance(given.input, str) else given.input
-    check_lengths(items, given.tools, limits)
+    reader.check_lengths(items, given.tools)
     messages = [Message("system", (Text(given.instructions),))] if given.instructions else []
-    return checked(
+    return reader.checked(
         Ask(
-            messages=tuple(messages + _joined(items, pictures, limits)),
-            tools=tuple(_tool(each, limits) for each in given.tools or ()),
+            messages=tuple(messages + _joined(items, reader)),
+            tools=tuple(_tool(each, reader) for each in given.tools or ()),
             alias=given.model,
             max_tokens=given.max_output_tokens,
             stream=bool(given.stream),
             reads_calls=given.tool_choice != "none",
             unhonoured=(*others, *unhonoured(given)),
             values_hash=values,
-        ),
-        limits,
+        )
     )
 
 
-def _tool(each: _Tool, limits: Limits) -> Tool:
+def _tool(each: _Tool, reader: Reader) -> Tool:
     check_function(each.type)
-    return tool(each.name, each.description, each.parameters, limits)
+    return reader.tool(each.name, each.description, each.parameters)
 
 
-def _joined(items: Sequence[_Item], pictures: Reader, limits: Limits) -> list[Message]:
+def _joined(items: Sequence[_Item], reader: Reader) -> list[Message]:
     """Return items as messages: a thought, a text and calls in this order were one answer."""
     messages: list[Message] = []
-    for message in (_message(item, pictures, limits) for item in items):
+    for message in (_message(item, reader) for item in items):
         last = messages[-1] if messages else None
         if message.role == "assistant" and last is not None and last.role == "assistant" and _continues(last, message):
             messages[-1] = Message("assistant", last.parts + message.parts)
@@ -127,14 +104,14 @@ def _continues(last: Message, message: Message) -> bool:
     return before < after or before == after == _ORDER[ToolCall]
 
 
-def _message(item: _Item, pictures: Reader, limits: Limits) -> Message:
+def _message(item: _Item, reader: Reader) -> Message:
     match item.type:
         case "message" if item.role in ROLES:
-            return Message(ROLES[item.role], tuple(parts(item.content, pictures, role=item.role)))
+            return Message(ROLES[item.role], tuple(parts(item.content, reader, role=item.role)))
         case "function_call":
-            return Message("assistant", (call(item.call_id, item.name, item.arguments, limits),))
+            return Message("assistant", (reader.call(item.call_id, item.name, item.arguments),))
         case "function_call_output":
-            return Message("tool", (ToolResult(item.call_id, tuple(parts(item.output, pictures))),))
+            return Message("tool", (ToolResult(item.call_id, tuple(parts(item.output, reader))),))
         case "reasoning":
             content = item.content if isinstance(item.content, list) else []
             said = "".join(part.text for part in content) or item.encrypted_content
