@@ -45,10 +45,10 @@ _SPELLED = {"+": "plus", "-": "minus"}
 """Keys that are spelled out, because between other keys the bare sign would read as a joint ("ctrl + z")."""
 
 
+@dataclass(frozen=True, slots=True)
 class Action(ABC):
-    """An action of an agent, as a frozen record."""
+    """An action of an agent, as a frozen record: a subclass is a dataclass too where it has fields of its own."""
 
-    __slots__ = ()
     NAME: ClassVar[str]
     """The name under which it is recorded."""
 
@@ -227,7 +227,6 @@ class _OneKey(Action):
         return {"key": quote(_spelled(self.key))}
 
 
-@dataclass(frozen=True, slots=True)
 class Press(_OneKey):
     """A press and release of one key."""
 
@@ -239,14 +238,12 @@ class Press(_OneKey):
         return Hotkey  # a key pressed is a hotkey of one key
 
 
-@dataclass(frozen=True, slots=True)
 class KeyDown(_OneKey):
     """The press of a key that stays held."""
 
     NAME = "keydown"
 
 
-@dataclass(frozen=True, slots=True)
 class KeyUp(_OneKey):
     """The release of a held key."""
 
@@ -272,7 +269,6 @@ class TypeText(Action):
         return {"content": quote(self.text)}
 
 
-@dataclass(frozen=True, slots=True)
 class Wait(Action):
     """A pause in which the desktop works, and another look."""
 
@@ -317,14 +313,12 @@ class Finished(Terminal):
         return {}  # the text for the user does not count
 
 
-@dataclass(frozen=True, slots=True)
 class CallUser(Terminal):
     """The return of the task to the user."""
 
     NAME = "call_user"
 
 
-@dataclass(frozen=True, slots=True)
 class Fail(Terminal):
     """The claim that the task is infeasible (`error_env` in UI-TARS's grammar)."""
 

@@ -7,7 +7,6 @@ from typing_extensions import override
 from arpo.agent.actions import Action, Drag, Pointing, quote
 
 
-@dataclass(frozen=True, slots=True)
 class Swipe(Drag):
     """A quick move of a finger from one point to another."""
 
@@ -35,14 +34,12 @@ class OpenApp(Action):
         return {"app_name": quote(self.app)}
 
 
-@dataclass(frozen=True, slots=True)
 class Back(Action):
     """The button that leads to the screen before."""
 
     NAME = "press_back"
 
 
-@dataclass(frozen=True, slots=True)
 class Home(Action):
     """The button that leads to the home screen."""
 
