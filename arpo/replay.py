@@ -4,7 +4,7 @@ import random
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success, is_worth_replaying
@@ -19,6 +19,7 @@ Key = Literal["task", "domain", "template"]
 
 
 @checked
+@dataclass(kw_only=True, eq=False, repr=False)
 class ReplayBuffer:
     """First-in-first-out store of successful trajectories, per task (arXiv 2505.16282, section 3.5).
 
@@ -31,46 +32,35 @@ class ReplayBuffer:
 
     The buffer holds records without screenshots, whose pixels are in the trajectory store. It owns
     its random numbers and draws none unless it injects: with an empty buffer ARPO is GRPO, bit for bit.
+
+    Args:
+        capacity_per_task: Successes kept per task, or per domain; the oldest goes when a new one arrives.
+        seed: Of the buffer's own random numbers.
+        success_threshold: A trajectory is a success when its task reward lies above it, and worth replaying when its
+            whole reward does.
+        format_weight: Weight of the format reward in the whole reward, the same as in the update's objective.
+        trigger: Which groups get a replayed success. `all_failed`: those without a success. `official`: those whose
+            task rewards have a population std below 0.05 and a mean below 0.2, as in the official code.
+        replaced: Which member makes room: a `random` one (the paper), the `first` (the official code), that of the
+            `oldest` policy (DART's code), or `none`, and the group grows by one (DART, arXiv 2509.23866).
+        choice: Which stored success joins: a `random` one (both papers) or the `newest` (DART's code).
+        key: Whose success may join a group: one of the same `task` (both papers), or where there are so many tasks
+            that hardly one comes twice, of any task of the same `domain`, or of the same `template`: whose ids differ
+            in the last part alone, as `calc/sort/7` and `calc/sort/8` do.
     """
 
-    def __init__(
-        self,
-        capacity_per_task: AtLeastOne = 8,
-        seed: int = 0,
-        *,
-        success_threshold: Threshold = 0.5,
-        format_weight: NotNegative = 1.0,
-        trigger: Trigger = "all_failed",
-        replaced: Replaced = "random",
-        choice: Choice = "random",
-        key: Key = "task",
-    ) -> None:
-        """Start empty.
+    capacity_per_task: AtLeastOne = 8
+    seed: int = 0
+    success_threshold: Threshold = 0.5
+    format_weight: NotNegative = 1.0
+    trigger: Trigger = "all_failed"
+    replaced: Replaced = "random"
+    choice: Choice = "random"
+    key: Key = "task"
+    _entries: dict[str, deque[Trajectory]] = field(init=False, default_factory=dict)
 
-        Args:
-            capacity_per_task: Successes kept per task, or per domain; the oldest goes when a new one arrives.
-            seed: Of the buffer's own random numbers.
-            success_threshold: A trajectory is a success when its task reward lies above it, and worth replaying when
-                its whole reward does.
-            format_weight: Weight of the format reward in the whole reward, the same as in the update's objective.
-            trigger: Which groups get a replayed success. `all_failed`: those without a success. `official`: those
-                whose task rewards have a population std below 0.05 and a mean below 0.2, as in the official code.
-            replaced: Which member makes room: a `random` one (the paper), the `first` (the official code), that of the
-                `oldest` policy (DART's code), or `none`, and the group grows by one (DART, arXiv 2509.23866).
-            choice: Which stored success joins: a `random` one (both papers) or the `newest` (DART's code).
-            key: Whose success may join a group: one of the same `task` (both papers), or where there are so many tasks
-                that hardly one comes twice, of any task of the same `domain`, or of the same `template`: whose ids
-                differ in the last part alone, as `calc/sort/7` and `calc/sort/8` do.
-        """
-        self.capacity_per_task = capacity_per_task
-        self.success_threshold = success_threshold
-        self.format_weight = format_weight
-        self.trigger = trigger
-        self.replaced = replaced
-        self.choice = choice
-        self.key = key
-        self._random = random.Random(seed)
-        self._entries: dict[str, deque[Trajectory]] = {}
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
 
     def __len__(self) -> int:
         """Return the number of stored trajectories."""

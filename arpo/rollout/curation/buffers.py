@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from typing_extensions import override
 from arpo.bounds import Positive, PositiveShare, checked
 from arpo.errors import ConfigError
 from arpo.methods.method import Method
-from arpo.replay import Replaced, ReplayBuffer, Trigger
+from arpo.replay import Choice, Key, Replaced, ReplayBuffer, Trigger
 from arpo.types import Group, Task, Trajectory
 
 SPACELESS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
@@ -44,6 +44,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 @checked
+@dataclass(kw_only=True, eq=False, repr=False)
 class AdaptiveBuffer(ReplayBuffer):
     """A buffer of hard-won successes, which take a share of every group of their task (AdaPR, arXiv 2509.18119).
 
@@ -51,7 +52,8 @@ class AdaptiveBuffer(ReplayBuffer):
     a positive one: a success is worth more, the fewer of its group succeeded. In an update each member of a group is
     drawn from q = γ p_B + (1 - γ) p_on: of n members γ n, on average, make room for as many different successes of
     the task, drawn evenly. So the advantage of a replayed success is small where the policy succeeds by itself, and
-    large where it fails. One member at least stays. Arguments that are not below are those of `ReplayBuffer`.
+    large where it fails. One member at least stays. Arguments that are not below are those of `ReplayBuffer`, but for
+    `trigger`, `replaced`, `choice` and `key`.
 
     Args:
         method: That of the update, which must give advantages without a critic or teacher.
@@ -59,26 +61,22 @@ class AdaptiveBuffer(ReplayBuffer):
         replayed: γ: 0 replays nothing. The paper does not say its value.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        capacity_per_task: int = 8,
-        seed: int = 0,
-        *,
-        share: PositiveShare = 0.25,
-        replayed: Annotated[float, Field(ge=0, lt=1)] = 0.25,
-        success_threshold: float = 0.5,
-        format_weight: float = 1.0,
-    ) -> None:
-        super().__init__(capacity_per_task, seed, success_threshold=success_threshold, format_weight=format_weight)
-        if method.needs.scores:
+    method: Method
+    share: PositiveShare = 0.25
+    replayed: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    trigger: Trigger = field(init=False, default="all_failed")
+    replaced: Replaced = field(init=False, default="random")
+    choice: Choice = field(init=False, default="random")
+    key: Key = field(init=False, default="task")
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method.needs.scores:
             raise ConfigError(
-                f"replay=adapr ranks successes by advantages, and those of {type(method).__name__} need a critic or "
-                "a teacher: take replay=on, or a method without one"
+                f"replay=adapr ranks successes by advantages, and those of {type(self.method).__name__} need a critic "
+                "or a teacher: take replay=on, or a method without one"
             )
-        self._method = method
-        self._share = share
-        self._replayed = replayed
 
     @override
     def inject(self, group: Group) -> Group:
@@ -86,7 +84,7 @@ class AdaptiveBuffer(ReplayBuffer):
         members = list(group.trajectories)
         if not worthy or len(members) == 1:
             return group
-        wanted = math.floor(self._replayed * len(members) + self._random.random())
+        wanted = math.floor(self.replayed * len(members) + self._random.random())
         count = min(wanted, len(members) - 1, len(worthy))
         places = sorted(self._random.sample(range(len(members)), count))
         for place, success in zip(places, self._random.sample(worthy, count), strict=True):
@@ -99,12 +97,12 @@ class AdaptiveBuffer(ReplayBuffer):
     def admit_all(self, groups: Sequence[Group]) -> int:
         advantages = {
             (number, member): credit.advantages.double().mean().item()
-            for number, row in enumerate(self._method.all_credits(groups))
+            for number, row in enumerate(self.method.all_credits(groups))
             for member, credit in enumerate(row)
             if member not in groups[number].injected and self.is_worth_replaying(groups[number].trajectories[member])
         }
         ranked = sorted(advantages, key=advantages.__getitem__, reverse=True)  # of equals, the earlier one first
-        best = [place for place in ranked[: math.ceil(self._share * len(ranked))] if advantages[place] > 0]
+        best = [place for place in ranked[: math.ceil(self.share * len(ranked))] if advantages[place] > 0]
         return sum(
             self.admit(replace(groups[number], trajectories=(groups[number].trajectories[member],), injected=()))
             for number, member in sorted(best)
@@ -112,35 +110,19 @@ class AdaptiveBuffer(ReplayBuffer):
 
 
 @checked
+@dataclass(kw_only=True, eq=False, repr=False)
 class RelevanceBuffer(ReplayBuffer):
     """A buffer in which a success of any task may join a group, one of a similar task rather than another.
 
     A success is drawn with probability exp(s / T) / Σ exp(s / T), s being the similarity of its instruction to that of
     the group: the relevance that Vid2Act gives to source tasks (arXiv 2306.03360), with words in the place of a world
     model. A small `temperature` T leaves the same instruction, a large one draws evenly. The other arguments are those
-    of `ReplayBuffer`.
+    of `ReplayBuffer`, but for `choice` and `key`.
     """
 
-    def __init__(
-        self,
-        capacity_per_task: int = 8,
-        seed: int = 0,
-        *,
-        temperature: Positive = 0.1,
-        success_threshold: float = 0.5,
-        format_weight: float = 1.0,
-        trigger: Trigger = "all_failed",
-        replaced: Replaced = "random",
-    ) -> None:
-        super().__init__(
-            capacity_per_task,
-            seed,
-            success_threshold=success_threshold,
-            format_weight=format_weight,
-            trigger=trigger,
-            replaced=replaced,
-        )
-        self._temperature = temperature
+    temperature: Positive = 0.1
+    choice: Choice = field(init=False, default="random")
+    key: Key = field(init=False, default="task")
 
     @override
     def candidates(self, task: Task) -> tuple[Trajectory, ...]:
@@ -151,5 +133,5 @@ class RelevanceBuffer(ReplayBuffer):
         asked = group.trajectories[0].instruction  # a task may learn its own from the page
         alike = {text: similarity(text, asked) for text in {trajectory.instruction for trajectory in worthy}}
         best = max(alike.values())
-        weights = [math.exp((alike[trajectory.instruction] - best) / self._temperature) for trajectory in worthy]
+        weights = [math.exp((alike[trajectory.instruction] - best) / self.temperature) for trajectory in worthy]
         return self._random.choices(worthy, weights)[0]

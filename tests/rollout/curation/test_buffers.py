@@ -26,7 +26,7 @@ def group(task, *rewards, iteration=0):
 
 def filled(count, **options):
     """A buffer with so many successes of the task `a`, each of an iteration of its own."""
-    buffer = AdaptiveBuffer(GRPO(), **options)
+    buffer = AdaptiveBuffer(method=GRPO(), **options)
     for iteration in range(count):
         assert buffer.admit_all([group("a", 1.0, 0.0, iteration=iteration)]) == 1
     return buffer
@@ -48,7 +48,7 @@ def stored(buffer, *tasks):
 def test_the_successes_of_the_largest_advantages_are_stored(share, expected):
     # advantages of a success: 0, 1 and the root of 3
     groups = [group("easy", 1, 1, 1, 1), group("even", 1, 0, 0, 1), group("hard", 0, 0, 1, 0), group("never", 0, 0)]
-    buffer = AdaptiveBuffer(GRPO(), share=share)
+    buffer = AdaptiveBuffer(method=GRPO(), share=share)
     assert buffer.admit_all(groups) == len(expected)
     assert stored(buffer, "hard", "even", "easy", "never") == expected
     assert buffer.admit_all(groups) == 0  # known by their ids
@@ -57,7 +57,7 @@ def test_the_successes_of_the_largest_advantages_are_stored(share, expected):
 def test_a_success_that_did_not_parse_is_neither_counted_nor_stored():
     lost = replace(episode("0/a/0", 1.0), format_reward=-1.0)
     mixed = Group(Task("a", ""), (lost, episode("0/a/1", 1.0), episode("0/a/2", 0.0)))
-    buffer = AdaptiveBuffer(GRPO(), share=0.5)
+    buffer = AdaptiveBuffer(method=GRPO(), share=0.5)
     assert buffer.admit_all([mixed]) == 1
     assert stored(buffer, "a") == ["0/a/1"]
 
@@ -66,14 +66,14 @@ def test_the_advantage_is_that_of_the_method_of_the_update():
     """SPA's shortest success of a group is worth most; to GRPO the first is as good."""
     mixed = Group(Task("a", ""), (episode("0/a/0", 1.0, 4), episode("0/a/1", 1.0, 2), episode("0/a/2", 0.0)))
     for method, expected in ((GRPO(), "0/a/0"), (ShortestPath(), "0/a/1")):
-        buffer = AdaptiveBuffer(method)
+        buffer = AdaptiveBuffer(method=method)
         buffer.admit_all([mixed])
         assert stored(buffer, "a") == [expected]
 
 
 def test_what_a_budget_of_tokens_leaves_out_of_an_update_is_compared_and_stored_as_well():
     groups = [group("easy", 1, 1, 1, 0), group("hard", 0, 0, 1, 0), group("even", 1, 0, 0, 1)]
-    plain, limited = AdaptiveBuffer(GRPO(), share=0.5), AdaptiveBuffer(C3PO(budget=1), share=0.5)
+    plain, limited = AdaptiveBuffer(method=GRPO(), share=0.5), AdaptiveBuffer(method=C3PO(budget=1), share=0.5)
     assert [limited.admit_all(groups), plain.admit_all(groups)] == [3, 3]
     assert stored(limited, "hard", "even", "easy") == stored(plain, "hard", "even", "easy")
 
@@ -118,7 +118,7 @@ def test_the_advantage_of_a_replayed_success_is_large_where_the_policy_fails_and
 @pytest.mark.parametrize(
     ("buffer", "rewards"),
     [
-        (AdaptiveBuffer(GRPO()), (0.0,) * 4),  # nothing is stored
+        (AdaptiveBuffer(method=GRPO()), (0.0,) * 4),  # nothing is stored
         (filled(3), (0.0,)),  # nothing would be left to compare it with
         (filled(3, replayed=0.0), (0.0,) * 4),
     ],
@@ -141,7 +141,7 @@ def test_an_adaptive_buffer_goes_on_from_its_state():
     buffer = filled(4, replayed=0.3, seed=3)
     buffer.inject(group("a", 0.0, 0.0, 0.0, iteration=9))
     state = json.loads(json.dumps(buffer.state_dict()))
-    again = AdaptiveBuffer(GRPO(), replayed=0.3, seed=99)
+    again = AdaptiveBuffer(method=GRPO(), replayed=0.3, seed=99)
     again.load_state_dict(state, lambda id: episode(id, 1.0))
     for iteration in range(9, 30):
         failed = group("a", 0.0, 0.0, 0.0, iteration=iteration)
