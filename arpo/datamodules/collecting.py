@@ -39,14 +39,12 @@ _elsewhere = tenacity.retry(
 """Plays an episode that an environment fails again, on another environment: the pool takes the failed one out."""
 
 
-@checked
-@dataclass(slots=True)
-class DemonstrationCollector:
-    """One collection: every task, so many times, on whatever environment is free.
+@dataclass(slots=True, kw_only=True)
+class Collector:
+    """The arguments of every collector of demonstrations.
 
     Args:
-        pool: Environments that can solve themselves; not started.
-        demonstrator: How tasks are solved, in `max_steps` steps at most.
+        max_steps: The most steps of a demonstration; longer ones are left out.
         family: Name of the family of the model, whose way to name points it is: `model_type` in its `config.json`.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
         success_threshold: A demonstration is a success when its task reward lies above it.
@@ -54,21 +52,41 @@ class DemonstrationCollector:
         grammar: Of the responses; a data module sets that of its prompt.
     """
 
-    pool: Pool
-    demonstrator: Demonstrator
     max_steps: AtLeastOne
     family: str
     image_limits: tuple[AtLeastOne, AtLeastOne]
     success_threshold: Threshold
     seed: int = 0
     grammar: GrammarName = "ui_tars"
-    _done: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         family_named(self.family)
         least, most = self.image_limits
         if least > most:
             raise ConfigError(f"most_pixels must be at least {least}, got {most}; see image_limits")
+
+    def frame(self, observation: Observation) -> CoordinateFrame:
+        """Return the frame of a screen and the image of it that the model sees."""
+        known, (least, most) = family_named(self.family), self.image_limits
+        height, width = smart_resize(
+            observation.height, observation.width, factor=known.resize_factor, min_pixels=least, max_pixels=most
+        )
+        return known.frame((observation.width, observation.height), (width, height))
+
+
+@checked
+@dataclass(slots=True, kw_only=True)
+class DemonstrationCollector(Collector):
+    """One collection: every task, so many times, on whatever environment is free.
+
+    Args:
+        pool: Environments that can solve themselves; not started.
+        demonstrator: How tasks are solved, in `max_steps` steps at most.
+    """
+
+    pool: Pool
+    demonstrator: Demonstrator
+    _done: int = field(default=0, init=False)
 
     def collect(self, tasks: Sequence[Task], per_task: int, *, first: int = 0) -> Generator[list[Trajectory]]:
         """Yield `per_task` demonstrations of each task, task by task, as soon as those before them are there too.
@@ -150,7 +168,7 @@ class DemonstrationCollector:
             observation = await env.reset(task)
             instruction = observation.instruction or task.instruction
             while len(steps) < self.max_steps and outcome is None:
-                frame = model_frame(observation, self.family, self.image_limits)
+                frame = self.frame(observation)
                 said = frame.to_model(await self._next_action(env, task, length, rng))
                 done = frame.to_screen(said)
                 key, size = screenshot_key(observation.screenshot), (observation.width, observation.height)
@@ -173,15 +191,6 @@ class DemonstrationCollector:
             return right
         habit = random.Random(derive_seed(self.seed, "habit", task.id, _habit_key(right)))
         return self.demonstrator.act(right, await env.distractors(), length, rng, habit)
-
-
-def model_frame(observation: Observation, family: str, image_limits: tuple[int, int]) -> CoordinateFrame:
-    """Return the frame of a screen and the image of it that a model of a family sees, whose pixels have limits."""
-    known, (least, most) = family_named(family), image_limits
-    height, width = smart_resize(
-        observation.height, observation.width, factor=known.resize_factor, min_pixels=least, max_pixels=most
-    )
-    return known.frame((observation.width, observation.height), (width, height))
 
 
 def _habit_key(action: Action) -> str:

@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Literal
 from PIL import Image
 
 from arpo.agent.actions import Action, CoordinateFrame, Finished, Terminal
-from arpo.agent.prompt import GRAMMARS, GrammarName, thought_of
+from arpo.agent.prompt import GRAMMARS, thought_of
 from arpo.agent.pyautogui_source import read_pyautogui
 from arpo.agent.response import ParseErrorKind
 from arpo.agent.ui_tars import parse_response
-from arpo.bounds import AtLeastOne, Threshold, checked
-from arpo.datamodules.collecting import model_frame
+from arpo.bounds import checked
+from arpo.datamodules.collecting import Collector
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ActionParseError, ConfigError, EnvError, TaskFormatError, first_of
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
@@ -66,22 +66,11 @@ def published_tasks(file: str, form: Form, images: str | None = None) -> list[Ta
 
 
 @checked
-@dataclass(slots=True)
-class PublishedCollector:
-    """A collector like `DemonstrationCollector` that plays nothing: the tasks of `published_tasks` say what was done.
-
-    Args:
-        max_steps: Longer episodes are left out.
-    """
+@dataclass(slots=True, kw_only=True)
+class PublishedCollector(Collector):
+    """A collector that plays nothing: the tasks of `published_tasks` say what was done."""
 
     demonstrator: ClassVar[str] = "published"
-
-    max_steps: AtLeastOne
-    family: str
-    image_limits: tuple[AtLeastOne, AtLeastOne]
-    success_threshold: Threshold
-    seed: int = 0
-    grammar: GrammarName = "ui_tars"
 
     def collect(self, tasks: Sequence[Task], per_task: int, *, first: int = 0) -> Generator[list[Trajectory]]:
         """Yield the demonstration of each task; none where it cannot be one of ours."""
@@ -107,7 +96,7 @@ class PublishedCollector:
         for where, shown, name, thought, text in task.config["steps"]:
             seen = _seen(shown, Path(task.config["images"]), name)
             actions = _performed(where, task.config["form"], text, seen)
-            said, *others = map(model_frame(seen, self.family, self.image_limits).to_model, actions)
+            said, *others = map(self.frame(seen).to_model, actions)
             response = GRAMMARS[self.grammar].answer(said, thought, *others)
             key, done = screenshot_key(seen.screenshot), "\n".join(action.describe() for action in actions)
             steps.append(Step(key, seen.width, seen.height, response, action=done))

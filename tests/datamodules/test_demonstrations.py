@@ -80,7 +80,7 @@ def make_data(tmp_path, tiny_model):
         how |= {name: options.pop(name) for name in (*how, "seed") if name in options}
         pool = EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0)
         return DemonstrationDataModule(
-            DemonstrationCollector(pool, **how),
+            DemonstrationCollector(pool=pool, **how),
             options.pop("tasks", TASKS),
             tmp_path / "demonstrations",
             Prompt.compact(),
