@@ -69,9 +69,7 @@ class TrajectoryDataModule(L.LightningDataModule):
             raise ConfigError(f"outcomes must be among {', '.join(known)}, got {', '.join(unknown)}")
         self.runtime = runtime
         self.store = TrajectoryStore(store_of(source))
-        self.make_examples = examples
-        self.first = first
-        self.outcomes = outcomes
+        self._read_examples = partial(read_examples, self.store, examples, first=first, outcomes=outcomes, seed=seed)
         self.steps = steps
         self.batch_size = batch_size
         self.seed = seed
@@ -124,16 +122,7 @@ class TrajectoryDataModule(L.LightningDataModule):
     def read(self, least: int = 1) -> list[Example]:
         """Return the examples that the episodes make, of which `least` must differ."""
         succeeds = partial(is_worth_replaying, threshold=self.runtime.settings.success_threshold)
-        return read_examples(
-            self.store,
-            self.make_examples,
-            succeeds,
-            first=self.first,
-            outcomes=self.outcomes,
-            seed=self.seed,
-            retokenize=self._retokenize,
-            least=least,
-        )
+        return self._read_examples(succeeds, retokenize=self._retokenize, least=least)
 
     def _retokenize(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
         """Return the episodes as the policy of this run would have sampled them, where it could have."""
