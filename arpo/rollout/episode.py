@@ -45,6 +45,10 @@ class EpisodeSpec:
     """None: that of the settings."""
     protocol: EpisodeProtocol = "hard"
 
+    def identity(self, instruction: str) -> tuple[str, str, str, str, int]:
+        """Return the first fields of the trajectory, with the instruction, which the desktop alone may know."""
+        return self.id, self.task.id, self.task.domain, instruction, self.seed
+
     @property
     def max_steps(self) -> int:
         """Responses, not actions: one response may hold several actions."""
@@ -222,11 +226,7 @@ async def run_episode(
     parsed = outcome is not Outcome.PARSE_ERROR
     outcome, reward = await judge(outcome, spec, env, meter)
     return Trajectory(
-        id=spec.id,
-        task_id=spec.task.id,
-        domain=spec.task.domain,
-        instruction=instruction,
-        seed=spec.seed,
+        *spec.identity(instruction),
         steps=tuple(play.steps),
         exchanges=tuple(play.exchanges),
         outcome=outcome,

@@ -331,11 +331,7 @@ class HarnessPlayer:
             for step in desktop.steps
         )
         return Trajectory(
-            id=spec.id,
-            task_id=spec.task.id,
-            domain=spec.task.domain,
-            instruction=instruction,
-            seed=spec.seed,
+            *spec.identity(instruction),
             steps=steps,
             exchanges=exchanges,
             outcome=outcome,
