@@ -13,7 +13,7 @@ from typing_extensions import override
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.rewards import discounted_returns
 from arpo.bounds import PositiveShare, Share, checked
-from arpo.methods.method import Credit, CriticMethod, TokenTerms
+from arpo.methods.method import Credit, CriticMethod, Predictions, TokenTerms
 from arpo.types import Trajectory
 
 STEP_COST = 0.05
@@ -49,9 +49,7 @@ class DigiRL(CriticMethod):
     kept: PositiveShare = 0.1
 
     @override
-    def credits_of(
-        self, trajectories: Sequence[Trajectory], predicted: Sequence[Float[Tensor, " tokens"]]
-    ) -> list[Credit]:
+    def credits_of(self, trajectories: Sequence[Trajectory], predicted: Predictions) -> list[Credit]:
         rewards = [self.step_rewards(trajectory) for trajectory in trajectories]
         surprises = torch.stack(
             [earned.sum() - row[0] for earned, row in zip(rewards, predicted, strict=True)]

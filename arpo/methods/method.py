@@ -86,6 +86,8 @@ class TokenScores:
 
 Scores = Sequence[Sequence[TokenScores]]
 """Those of every trajectory of every group."""
+Predictions = Sequence[Float[Tensor, " tokens"]]
+"""The return that a critic predicts at each token, of every trajectory of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +331,5 @@ class CriticMethod(Method):
         return [[next(credits) for _ in group.trajectories] for group in groups]
 
     @abstractmethod
-    def credits_of(
-        self, trajectories: Sequence[Trajectory], predicted: Sequence[Float[Tensor, " tokens"]]
-    ) -> list[Credit]:
-        """Return the credit of every trajectory of a batch, from the return that a critic predicts at each token."""
+    def credits_of(self, trajectories: Sequence[Trajectory], predicted: Predictions) -> list[Credit]:
+        """Return the credit of every trajectory of a batch, by the predictions of a critic."""

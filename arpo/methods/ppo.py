@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.rewards import generalized_advantages, relative
 from arpo.bounds import Share, checked
-from arpo.methods.method import Credit, CriticMethod, TokenTerms
+from arpo.methods.method import Credit, CriticMethod, Predictions, TokenTerms
 from arpo.types import Trajectory
 
 
@@ -34,9 +33,7 @@ class PPO(CriticMethod):
     gae_lambda: Share = 0.95
 
     @override
-    def credits_of(
-        self, trajectories: Sequence[Trajectory], predicted: Sequence[Float[Tensor, " tokens"]]
-    ) -> list[Credit]:
+    def credits_of(self, trajectories: Sequence[Trajectory], predicted: Predictions) -> list[Credit]:
         pairs = list(zip(trajectories, predicted, strict=True))
         raw = torch.cat([self._advantages(*pair, self.policy_lambda(pair[0])) for pair in pairs])
         rows = torch.split(relative(raw, std="population"), [len(row) for row in predicted])
