@@ -1,6 +1,6 @@
 """Tasks in LibreOffice Impress: the words of slides, and their number, names and visibility."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from arpo.envs.desktop.templates.documents import Slide, presentation, read_slides
 from arpo.envs.desktop.templates.template import ORDINALS, Draw, Instance, Script, document, press
@@ -9,7 +9,7 @@ from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, sentence
 NEW, DUPLICATE, DELETE, HIDE = 1, 2, 5, 12
 """Entries of the menu Slide, as the arrow keys count them."""
 
-Words = Sequence[tuple[str, str]]
+Words = list[tuple[str, str]]
 
 
 def change_a_title(draw: Draw) -> Instance:
@@ -26,43 +26,26 @@ def delete_a_slide(draw: Draw) -> Instance:
     """Delete one slide."""
     words, number, other = _slides(draw)
     ask = draw.phrase("Delete the {} slide.", "Remove the {} slide from the presentation.")
-    left = [slide for index, slide in enumerate(words) if index != number]
-    return _instance(
-        ask.format(ORDINALS[number]),
-        words,
-        left,
-        _on(number, DELETE),
-        {"another slide": _on(other, DELETE), "one more": _on(number, DELETE, DELETE)},
-    )
+    left = words[:number] + words[number + 1 :]
+    near_misses = {"another slide": _on(other, DELETE), "one more": _on(number, DELETE, DELETE)}
+    return _instance(ask.format(ORDINALS[number]), words, left, _on(number, DELETE), near_misses)
 
 
 def duplicate_a_slide(draw: Draw) -> Instance:
     """Let a slide stand twice, one behind the other."""
     words, number, other = _slides(draw)
     ask = draw.phrase("Duplicate the {} slide.", "Make a copy of the {} slide, right behind it.")
-
-    wanted = [slide for index, slide in enumerate(words) for _ in range(2 if index == number else 1)]
-    return _instance(
-        ask.format(ORDINALS[number]),
-        words,
-        wanted,
-        _on(number, DUPLICATE),
-        {"another slide": _on(other, DUPLICATE), "an empty slide": _on(number, NEW)},
-    )
+    wanted = words[: number + 1] + words[number:]
+    near_misses = {"another slide": _on(other, DUPLICATE), "an empty slide": _on(number, NEW)}
+    return _instance(ask.format(ORDINALS[number]), words, wanted, _on(number, DUPLICATE), near_misses)
 
 
 def hide_a_slide(draw: Draw) -> Instance:
     """Hide one slide, which stays in the file."""
     words, number, other = _slides(draw)
     ask = draw.phrase("Hide the {} slide; do not delete it.", "The {} slide should not be shown. Hide it.")
-    return _instance(
-        ask.format(ORDINALS[number]),
-        words,
-        words,
-        _on(number, HIDE),
-        {"another slide": _on(other, HIDE), "deleted": _on(number, DELETE)},
-        hidden=number,
-    )
+    near_misses = {"another slide": _on(other, HIDE), "deleted": _on(number, DELETE)}
+    return _instance(ask.format(ORDINALS[number]), words, words, _on(number, HIDE), near_misses, hidden=number)
 
 
 def _changing(draw: Draw, name: str, place: int) -> Instance:
