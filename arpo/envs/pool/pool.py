@@ -162,7 +162,7 @@ class EnvPool:
 
     def _env(self, slot: Slot) -> LeasedEnv:
         assert slot.worker is not None
-        return LeasedEnv(slot.name, slot.worker, slot.index, self._deadlines, self._counters)
+        return LeasedEnv(slot.name, slot.worker, slot.host.slots.index(slot), self._deadlines, self._counters)
 
     async def _build_all(self) -> None:
         errors = await asyncio.gather(*(self._build(slot) for slot in self._slots))

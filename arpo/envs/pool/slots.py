@@ -37,6 +37,7 @@ class Host:
     dead: Worker | None = None
     """The one before: it is killed before the next one starts, which may want what it holds."""
     slots: "list[Slot]" = field(default_factory=list)
+    """By their positions in the worker."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -46,8 +47,6 @@ class Slot:
 
     name: str
     host: Host
-    index: int
-    """Position in its worker."""
     worker: Worker | None = None
     """The one that its environment is in; the host may have another by now."""
     state: SlotState = SlotState.STARTING
@@ -65,9 +64,8 @@ def make_slots(size: int, envs_per_worker: int) -> list[Slot]:
     """Return slots in their hosts, of which the last one may have fewer."""
     slots: list[Slot] = []
     for number in range(size):
-        index = number % envs_per_worker
-        host = Host() if index == 0 else slots[-1].host
-        slots.append(Slot(f"{number + 1}/{size}", host, index))
+        host = Host() if number % envs_per_worker == 0 else slots[-1].host
+        slots.append(Slot(f"{number + 1}/{size}", host))
         host.slots.append(slots[-1])
     return slots
 
