@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,6 @@ Parameters = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One metric, the result that it judges, and the rules for it."""
-
-    metric: str
-    result: Parameters
-    rules: Parameters
-
-
-@dataclass(frozen=True, slots=True)
 class DesktopTask:
     """The content of a task file, checked."""
 
@@ -41,7 +33,7 @@ class DesktopTask:
     solution: tuple[Line, ...]
     """A script that solves it, in screen pixels. A key of ours; empty where there is none."""
     postconfig: tuple[Parameters, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Callable[[Guest], bool], ...] = ()
     """Empty for an infeasible task."""
     any_check: bool = False
     """True if one check that holds is enough (`conj: or`)."""
@@ -96,9 +88,7 @@ def run_checks(task: DesktopTask, guest: Guest) -> float:
     """Return 1.0 when the checks hold, else 0.0."""
     if task.done is not None:
         return float(task.done(Home(guest)))
-    held = (
-        METRICS[check.metric](RESULTS[check.result["type"]](guest, check.result), check.rules) for check in task.checks
-    )
+    held = (check(guest) for check in task.checks)
     return float(any(held) if task.any_check else all(held))
 
 
@@ -139,7 +129,11 @@ METRICS: Mapping[str, Callable[[str, Parameters], bool]] = {
 }
 
 
-def _checks(evaluator: Parameters) -> tuple[Check, ...]:
+def _holds(metric: str, result: Parameters, rules: Parameters, guest: Guest) -> bool:
+    return METRICS[metric](RESULTS[result["type"]](guest, result), rules)
+
+
+def _checks(evaluator: Parameters) -> tuple[Callable[[Guest], bool], ...]:
     if evaluator["func"] == "infeasible":
         return ()
     metrics, results, expected = (as_list(evaluator.get(key)) for key in ("func", "result", "expected"))
@@ -153,7 +147,7 @@ def _checks(evaluator: Parameters) -> tuple[Check, ...]:
             raise TaskFormatError(f"evaluator.result needs a type of {', '.join(RESULTS)}, is {result!r}")
         if not isinstance(right, Mapping) or right.get("type") != "rule":
             raise TaskFormatError(f"evaluator.expected must have the type 'rule', is {right!r}")
-        checks.append(Check(metric, result, right["rules"]))
+        checks.append(partial(_holds, metric, result, right["rules"]))
     return tuple(checks)
 
 
