@@ -43,9 +43,8 @@ def read(out: Path, way: str, ranks: int) -> None:
     """Collect, read and write what each rank has seen."""
     pool = EnvPool(FakeDesktop, size=2, backend="thread", reset_timeout_s=5.0)
     how = {"max_steps": 4, "family": "qwen2_5_vl", "image_limits": (3136, 15680), "success_threshold": 0.5}
-    collector = DemonstrationCollector(pool=pool, demonstrator=Demonstrator(), **how)
     data = DemonstrationDataModule(
-        collector,
+        DemonstrationCollector(pool=pool, demonstrator=Demonstrator(), **how),
         fake_tasks(20),
         out / way / "demonstrations",
         Prompt.compact(),
