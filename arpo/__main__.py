@@ -94,6 +94,11 @@ def main(arguments: Sequence[str]) -> int:
         case ["train" | "evaluate" as word, _, *_]:
             program = Path(__file__).parent.parent / f"{word}.py"
             os.execv(sys.executable, [sys.executable, str(program), *arguments[1:]])
+        case [word, "-h" | "--help"] if word in COMMANDS and word not in TOOLS:
+            command, purpose = COMMANDS[word]
+            keys = "`python train.py --help` lists the keys to set.\n" if word in ("plan", "rehearse") else ""
+            sys.stdout.write(f"{purpose}\n\n  $ {command}\n\n{keys}")
+            return 0
         case ["doctor", *rest] if rest in ([], ["--look"]):
             from arpo.apps import doctor
 
