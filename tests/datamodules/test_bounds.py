@@ -7,6 +7,7 @@ from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.datamodules.examples import every_episode
+from arpo.datamodules.published import PublishedCollector
 from arpo.datamodules.trajectories import TrajectoryDataModule
 from arpo.errors import ConfigError
 
@@ -20,6 +21,7 @@ COLLECTOR = {
 }
 MAKE = {
     DemonstrationCollector: COLLECTOR,
+    PublishedCollector: {name: COLLECTOR[name] for name in COLLECTOR if name not in ("pool", "demonstrator")},
     DemonstrationDataModule: {
         "collector": DemonstrationCollector(**COLLECTOR),
         "tasks": [],
@@ -47,6 +49,7 @@ MAKE = {
         (DemonstrationCollector, {"image_limits": (0, 5)}, "image_limits must be at least 1"),
         (DemonstrationCollector, {"image_limits": (6, 5)}, "most_pixels must be at least 6, got 5"),
         (DemonstrationCollector, {"success_threshold": 1.0}, "success_threshold must be below 1"),
+        (PublishedCollector, {"image_limits": (6, 5)}, "most_pixels must be at least 6, got 5"),
         (DemonstrationDataModule, {"arrival": 1.5}, "arrival must be at most 1, got 1.5"),
         (DemonstrationDataModule, {"click_jitter": -1.0}, "click_jitter must be at least 0"),
         (DemonstrationDataModule, {"per_task": 0}, "per_task must be at least 1"),

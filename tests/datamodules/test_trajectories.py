@@ -118,6 +118,13 @@ def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, 
     assert f"1 episodes are longer than max_context={room}: left out" in caplog.text
 
 
+def test_an_episode_of_a_foreign_agent_that_did_nothing_is_left_out(make_data, source, caplog):
+    folder = source(episode(0), replace(episode(1), steps=(), exchanges=()))
+    with caplog.at_level(logging.WARNING):
+        assert read(make_data(folder)) == ["0/0/0"]
+    assert "1 episodes have no step: left out" in caplog.text
+
+
 def test_episodes_of_another_tokenizer_are_told_anew_and_a_spelt_special_token_by_its_letters(
     make_data, source, runtime
 ):

@@ -36,11 +36,14 @@ def retokenize_for(runtime: RolloutRuntime, trajectory: Trajectory, store: Traje
     `store` has its screenshots; one that is lost is not looked at.
 
     Raises:
-        RetokenizationError: If it is of a foreign agent, if it shows a picture that is no screenshot, if its responses
-            name other points to this policy than they clicked, or if it is longer than a context.
+        RetokenizationError: If it is of a foreign agent, if it has no step, if it shows a picture that is no
+            screenshot, if its responses name other points to this policy than they clicked, or if it is
+            longer than a context.
     """
     if trajectory.exchanges and not trajectory.has_a_step_an_exchange:
         raise RetokenizationError("are of an agent whose requests are not steps of ours")
+    if not trajectory.steps:
+        raise RetokenizationError("have no step")
     _check_pictures(trajectory, store)
     _check_points(trajectory, runtime.chat, runtime.prompt)
     retokenized = retokenize(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
