@@ -171,4 +171,4 @@ def required_model(cfg: DictConfig) -> str | None:
 
 def method_of(cfg: DictConfig) -> Any:
     """Build the method of a run; it imports torch."""
-    return build(cfg.module.objective, "module.objective", (*REFUSALS, TypeError))
+    return build(cfg.module.objective, refusals=(*REFUSALS, TypeError))

@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from arpo.errors import ConfigError
 from arpo.run.choices import CONF
 from arpo.run.rules import FlatConfig
 
@@ -119,7 +120,10 @@ def _unread(chosen: FlatConfig, read: set[str], override: str) -> str | None:
         return None
     if not any(key == each or f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in read):
         return f"nothing reads {key}; {READERS.get(key, 'take choices that do')}"
-    return next((why for keys, holds, why in CONDITIONS if re.fullmatch(keys, key) and not holds(chosen)), None)
+    try:
+        return next((why for keys, holds, why in CONDITIONS if re.fullmatch(keys, key) and not holds(chosen)), None)
+    except ConfigError:  # of a method that cannot be made, whose arguments are checked by their names later
+        return None
 
 
 def _keys_read(cfg: DictConfig) -> set[str]:
