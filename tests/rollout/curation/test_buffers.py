@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -229,3 +230,16 @@ def test_a_buffer_of_similar_tasks_goes_on_from_its_state():
     again.load_state_dict(state, lambda id: success(id.removeprefix("0/0/")))
     for _ in range(50):
         assert again.inject(failed("write")) == buffer.inject(failed("write"))
+
+
+@pytest.mark.parametrize(
+    ("make", "fixed"),
+    [
+        (partial(AdaptiveBuffer, method=GRPO()), ("trigger", "replaced", "choice", "key")),
+        (RelevanceBuffer, ("choice", "key")),
+    ],
+)
+def test_what_a_buffer_decides_by_its_own_rule_is_no_argument_of_it(make, fixed):
+    for name in fixed:
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            make(**{name: getattr(make(), name)})
