@@ -60,6 +60,10 @@ COMMANDS = {
 }
 """The meaning of each word: the command to type, and what it does."""
 
+_OF_A_RUN = "It takes every key of a run, such as seed=1: `python train.py --help` lists them"
+KEYS = {"plan": f"{_OF_A_RUN}, and conf/plan.yaml those of a plan.\n", "rehearse": f"{_OF_A_RUN}.\n"}
+"""The last line of a command's help, where it takes keys."""
+
 TOOLS = {
     "merge": "arpo.apps.merge",
     "episodes": "arpo.apps.dataset.parquet",
@@ -94,10 +98,9 @@ def main(arguments: Sequence[str]) -> int:
         case ["train" | "evaluate" as word, _, *_]:
             program = Path(__file__).parent.parent / f"{word}.py"
             os.execv(sys.executable, [sys.executable, str(program), *arguments[1:]])
-        case [word, "-h" | "--help"] if word in COMMANDS and word not in TOOLS:
+        case [word, "-h" | "--help"] if word in COMMANDS and (word not in TOOLS or word == "mcp"):
             command, purpose = COMMANDS[word]
-            keys = "`python train.py --help` lists the keys to set.\n" if word in ("plan", "rehearse") else ""
-            sys.stdout.write(f"{purpose}\n\n  $ {command}\n\n{keys}")
+            sys.stdout.write(f"{purpose}\n\n  $ {command}\n\n{KEYS.get(word, '')}")
             return 0
         case ["doctor", *rest] if rest in ([], ["--look"]):
             from arpo.apps import doctor

@@ -54,7 +54,7 @@ def test_a_command_without_its_words_says_which(capsys, word, lacking):
     assert f"python -m arpo {word}: error: the following arguments are required: {lacking}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["plan", "rehearse", "doctor", "select"])
+@pytest.mark.parametrize("word", ["plan", "rehearse", "doctor", "select", "mcp"])
 def test_a_command_that_is_asked_for_help_says_what_it_is_for_and_what_to_type(capsys, word):
     command, purpose = COMMANDS[word]
     assert main([word, "--help"]) == 0

@@ -92,13 +92,10 @@ class Action(ABC):
 class Terminal(Action):
     """An action after which the episode ends."""
 
-    __slots__ = ()
-
 
 class Pointing(Action):
     """An action of the mouse, at a point or where the pointer is."""
 
-    __slots__ = ()
     x: float | None
     y: float | None
 

@@ -47,8 +47,8 @@ class Collector:
         max_steps: The most steps of a demonstration; longer ones are left out.
         family: Name of the family of the model, whose way to name points it is: `model_type` in its `config.json`.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
-        success_threshold: A demonstration is a success when its task reward lies above it.
-        seed: Seeds the mistakes, and the order in which they are learned from.
+        success_threshold: A demonstration that is played is a success when its task reward lies above it.
+        seed: Seeds mistakes, where any are made, and the order in which demonstrations are learned from.
         grammar: Of the responses; a data module sets that of its prompt.
     """
 

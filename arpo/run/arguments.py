@@ -143,6 +143,8 @@ def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
         for problem in error.errors():
             if problem["type"] in ("missing", "too_long"):  # pydantic names only what the end of a list lacks
                 wishes.append(f"should be a list that fits {inspect.formatannotation(annotation)}")
+            elif problem["type"] == "needs_python_object":
+                wishes.append("should be a node with a _target_")
             elif problem["type"] == "callable_type":
                 wishes.append("should be a node with a _target_ that makes a function, or be left out")
             else:

@@ -41,10 +41,12 @@ def test_a_value_of_a_wrong_type_is_named_with_its_key_and_a_whole_number_is_a_f
 def test_a_choice_is_listed_and_a_number_in_the_place_of_a_rule_hears_what_stands_there():
     env = {"_target_": "arpo.envs.desktop.env.DockerDesktop", "_partial_": True, "reset": "sometimes"}
     sampler = {"_target_": "arpo.rollout.sampler.ShuffledTasks", "group_size": 4, "_partial_": True}
+    collector = {"_target_": "arpo.datamodules.collecting.DemonstrationCollector", "pool": None, "_partial_": True}
     with pytest.raises(ConfigError) as refused:
-        check_arguments(OmegaConf.create({"env": env, "sampler": sampler}))
+        check_arguments(OmegaConf.create({"collector": collector, "env": env, "sampler": sampler}))
     assert "env.reset=sometimes should be 'in_place', 'restart' or 'fresh'" in str(refused.value)
     assert "sampler.group_size=4 should be a node with a _target_ that makes a func" in str(refused.value)
+    assert "collector.pool=None should be a node with a _target_\n" in str(refused.value)
 
 
 def test_a_value_is_refused_by_the_constructor_with_the_key_where_it_is_written():
