@@ -65,8 +65,7 @@ def test_a_part_and_a_run_come_back_and_end_as_if_nothing_had_been(ending, sessi
     assert run.go("resume=auto") == 0, run.said
     assert run.metrics[-1]["rollout/resumed_episodes"] > 0
     assert run.trajectories(ITERATIONS) == alone.trajectories(ITERATIONS)
-    ours, theirs = ([line | {"engine/moved_bytes": 0.0} for line in each.learned] for each in (run, alone))
-    assert ours == theirs  # a run that goes on moves no weights before it begins
+    assert run.learned == alone.learned
     for one, other in zip(run.checkpoints, alone.checkpoints, strict=True):
         assert_same_checkpoint(one, other)
     run.assert_nothing_left()

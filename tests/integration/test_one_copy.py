@@ -22,7 +22,7 @@ def test_ten_iterations_with_one_copy_of_the_weights_are_those_with_two(ending, 
     assert two.go("engine.one_copy=false") == 0, two.said
     assert "one copy for the policy and the engine: " not in two.said
     learned = [run.learned for run in (one, two)]
-    moved = [[line.pop("engine/moved_bytes", 0.0) for line in lines] for lines in learned]
+    moved = [[line.get("engine/moved_bytes", 0.0) for line in run.metrics] for run in (one, two)]
     assert len(learned[0]) == 10
     assert learned[0] == learned[1]
     assert moved[0] == [0.0] * 10
