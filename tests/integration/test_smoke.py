@@ -73,6 +73,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit_and_rolls_nothing_out_again(sm
     assert evaluation == {name for name in run.learned[0] if name.startswith("val/")}
     lines = [*run.learned[:3], {name: value for name, value in run.learned[3].items() if name not in evaluation}]
     assert lines == smoke.run.learned[:4]
+    assert not any(line.get("engine/moved_bytes") for line in (*run.metrics, *smoke.run.metrics))  # one copy
     assert run.trajectories(range(3)) == smoke.run.trajectories(range(3))
     for ours, theirs in zip(run.checkpoints, smoke.run.checkpoints, strict=False):  # the other run goes on
         assert_same_checkpoint(ours, theirs)
