@@ -26,9 +26,10 @@ from arpo.host.environment import spare_loopback  # noqa: E402
 spare_loopback()  # servers of tests, whatever proxies the shell has
 
 from collections import defaultdict  # noqa: E402
-from collections.abc import Callable, Sequence  # noqa: E402
+from collections.abc import Callable, Iterator, Sequence  # noqa: E402
 from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 import hydra  # noqa: E402
 import hypothesis  # noqa: E402
@@ -36,8 +37,10 @@ import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 from beartype import BeartypeConf, beartype  # noqa: E402
 from hydra.core.global_hydra import GlobalHydra  # noqa: E402
+from xdist.scheduler import LoadFileScheduling  # noqa: E402
 
 from tests.composed import remember_parts, remembered  # noqa: E402
+from tests.forks import Forks  # noqa: E402
 
 hypothesis.settings.register_profile("quick", max_examples=40, deadline=None)
 hypothesis.settings.load_profile("quick")
@@ -71,6 +74,28 @@ TINY_CORPUS = (
     "Type the word hello into the text field and press Submit.",
     "You are a GUI agent. You are given a task and your action history, with screenshots.",
 )
+
+
+TOGETHER = {
+    f"tests/{file}.py": scope
+    for scope, files in {
+        "vllm": "inference/test_contract inference/test_one_copy inference/test_vllm inference/test_adapter "
+        "integration/test_shared_weights",
+        "ray": "inference/test_fleet inference/test_fleet_sync inference/test_fleet_faults",
+        "forks": "invariant/test_ranks invariant/test_resuming callbacks/test_weight_sync rollout/test_hooks "
+        "run/test_wrong_commands apps/test_new",
+        "clients": "endpoint/test_server endpoint/test_replies",
+    }.items()
+    for file in files.split()
+}
+"""Files of one process of pytest, as each process would import vLLM, start Ray or import what is forked anew."""
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    scheduler = LoadFileScheduling(config, log)
+    split = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: TOGETHER.get(split(nodeid), split(nodeid))
+    return scheduler
 
 
 SECONDS = {"slow": 20.0, "engine": 6.0, "ray": 6.0, "docker": 4.0, "browser": 2.0}
@@ -117,6 +142,14 @@ def each_tiny(request: pytest.FixtureRequest) -> Path:
     """The tiny model of each family."""
     directory: Path = request.getfixturevalue(request.param)
     return directory
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes that have imported what a run imports, which takes six seconds."""
+    modules = ("arpo.run.train", "arpo.inference.vllm", "arpo.modules.grpo", "arpo.run.loggers")
+    with Forks(modules, tmp_path_factory.mktemp("forks")) as processes:
+        yield processes
 
 
 INSTANT_VENV = """#!/bin/sh

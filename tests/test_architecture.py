@@ -159,13 +159,6 @@ def test_a_heavy_library_is_known_to_few_files_and_nothing_is_re_exported():
             assert imports(ast.parse(path.read_text("utf-8"))) == set(), path
 
 
-def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks():
-    """A refusal takes seconds: nothing heavy is loaded before a run is known to be possible."""
-    check = "import sys, arpo.run.train, arpo.run.evaluate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_function_fits_a_screen():
     too_long = []
     for name, tree in trees().items():

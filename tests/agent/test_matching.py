@@ -2,21 +2,7 @@
 
 import pytest
 
-from arpo.agent.actions import (
-    Call,
-    CallUser,
-    Click,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    KeyDown,
-    KeyUp,
-    Press,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
 from arpo.agent.matching import Match, StepScore, compare
 from arpo.errors import ConfigError
 
@@ -26,38 +12,38 @@ ELSEWHERE = Match(kind=True, point=False, text=True)
 OTHERWISE = Match(kind=True, point=True, text=False)
 
 PAIRS = [
-    (Click(10, 10), Click(10, 10), ALL),
-    (Click(15, 5), Click(10, 10), ALL),  # a corner of the box
-    (Click(15.5, 10), Click(10, 10), ELSEWHERE),
-    (Click(10, 4), Click(10, 10), ELSEWHERE),
-    (Click(10, 10, count=2), Click(10, 10), NOTHING),
-    (Drag(1, 1, 50, 50), Drag(1, 1, 54, 46), ALL),
-    (Drag(1, 1, 50, 50), Drag(1, 1, 56, 50), ELSEWHERE),
-    (Drag(9, 1, 50, 50), Drag(1, 1, 50, 50), ELSEWHERE),
-    (Drag(None, None, 50, 50), Drag(1, 1, 50, 50), ELSEWHERE),
-    (Scroll("down", 10, 10), Scroll("down", 12, 12), ALL),
-    (Scroll("up", 10, 10), Scroll("down", 12, 12), OTHERWISE),
-    (Scroll("down"), Scroll("down"), ALL),
-    (Scroll("down"), Scroll("down", 12, 12), ELSEWHERE),
-    (TypeText("two  words "), TypeText("two words"), ALL),
-    (TypeText("ｆｕｌｌ"), TypeText("full"), ALL),
-    (TypeText("word\n"), TypeText("word"), OTHERWISE),  # one of them is submitted
-    (TypeText("Word"), TypeText("word"), OTHERWISE),  # a password has its case
-    (Press("enter"), Hotkey(("enter",)), ALL),
-    (Press("a"), Press("b"), OTHERWISE),
-    (Hotkey(("ctrl", "c")), Hotkey(("ctrl", "v")), OTHERWISE),
-    (KeyDown("a"), KeyDown("b"), OTHERWISE),
-    (KeyDown("a"), KeyUp("a"), NOTHING),
-    (Finished("done"), Finished(), ALL),
-    (Finished(), Fail(), NOTHING),
-    (CallUser(), CallUser(), ALL),
-    (Wait(), Wait(), ALL),
-    (Call("f", {"a": "x", "b": 1}), Call("f", {"b": 1, "a": "x"}), ALL),
-    (Call("f", {"a": "x"}), Call("g", {"a": "x"}), OTHERWISE),
-    (Call("f", {"a": "x  y"}), Call("f", {"a": "x y"}), OTHERWISE),  # another path
-    (Call("f", {"a": True}), Call("f", {"a": 1}), OTHERWISE),
-    (Call("f", {"a": "1"}), Call("f", {"a": 1}), OTHERWISE),
-    (Call("f", {"a": 1}), Call("f"), OTHERWISE),
+    (actions.Click(10, 10), actions.Click(10, 10), ALL),
+    (actions.Click(15, 5), actions.Click(10, 10), ALL),  # a corner of the box
+    (actions.Click(15.5, 10), actions.Click(10, 10), ELSEWHERE),
+    (actions.Click(10, 4), actions.Click(10, 10), ELSEWHERE),
+    (actions.Click(10, 10, count=2), actions.Click(10, 10), NOTHING),
+    (actions.Drag(1, 1, 50, 50), actions.Drag(1, 1, 54, 46), ALL),
+    (actions.Drag(1, 1, 50, 50), actions.Drag(1, 1, 56, 50), ELSEWHERE),
+    (actions.Drag(9, 1, 50, 50), actions.Drag(1, 1, 50, 50), ELSEWHERE),
+    (actions.Drag(None, None, 50, 50), actions.Drag(1, 1, 50, 50), ELSEWHERE),
+    (actions.Scroll("down", 10, 10), actions.Scroll("down", 12, 12), ALL),
+    (actions.Scroll("up", 10, 10), actions.Scroll("down", 12, 12), OTHERWISE),
+    (actions.Scroll("down"), actions.Scroll("down"), ALL),
+    (actions.Scroll("down"), actions.Scroll("down", 12, 12), ELSEWHERE),
+    (actions.TypeText("two  words "), actions.TypeText("two words"), ALL),
+    (actions.TypeText("ｆｕｌｌ"), actions.TypeText("full"), ALL),
+    (actions.TypeText("word\n"), actions.TypeText("word"), OTHERWISE),  # one of them is submitted
+    (actions.TypeText("Word"), actions.TypeText("word"), OTHERWISE),  # a password has its case
+    (actions.Press("enter"), actions.Hotkey(("enter",)), ALL),
+    (actions.Press("a"), actions.Press("b"), OTHERWISE),
+    (actions.Hotkey(("ctrl", "c")), actions.Hotkey(("ctrl", "v")), OTHERWISE),
+    (actions.KeyDown("a"), actions.KeyDown("b"), OTHERWISE),
+    (actions.KeyDown("a"), actions.KeyUp("a"), NOTHING),
+    (actions.Finished("done"), actions.Finished(), ALL),
+    (actions.Finished(), actions.Fail(), NOTHING),
+    (actions.CallUser(), actions.CallUser(), ALL),
+    (actions.Wait(), actions.Wait(), ALL),
+    (actions.Call("f", {"a": "x", "b": 1}), actions.Call("f", {"b": 1, "a": "x"}), ALL),
+    (actions.Call("f", {"a": "x"}), actions.Call("g", {"a": "x"}), OTHERWISE),
+    (actions.Call("f", {"a": "x  y"}), actions.Call("f", {"a": "x y"}), OTHERWISE),  # another path
+    (actions.Call("f", {"a": True}), actions.Call("f", {"a": 1}), OTHERWISE),
+    (actions.Call("f", {"a": "1"}), actions.Call("f", {"a": 1}), OTHERWISE),
+    (actions.Call("f", {"a": 1}), actions.Call("f"), OTHERWISE),
 ]
 
 

@@ -9,21 +9,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 
-from arpo.agent.actions import (
-    CallUser,
-    Click,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from tests.agent import strategies
 
@@ -60,30 +46,30 @@ def guest(monkeypatch):
 @pytest.mark.parametrize(
     ("action", "calls"),
     [
-        (Click(10, 20), [("click", 10, 20, "left")]),
-        (Click(10.4, 19.6), [("click", 10, 20, "left")]),
-        (Click(10, 20, count=2), [("doubleClick", 10, 20, "left")]),
-        (Click(10, 20, button="right"), [("click", 10, 20, "right")]),
-        (Click(10, 20, button="middle"), [("click", 10, 20, "middle")]),
-        (Hover(10, 20), [("moveTo", 10, 20)]),
-        (Drag(1, 2, 3, 4), [("moveTo", 1, 2), ("dragTo", 3, 4, 1.0, "left")]),
-        (Drag(None, None, 3, 4), [("dragTo", 3, 4, 1.0, "left")]),
-        (Scroll("up", 1, 2), [("scroll", 5, 1, 2)]),
-        (Scroll("down"), [("scroll", -5)]),
-        (Scroll("up", 3, None), [("scroll", 5)]),  # without a whole position, where the pointer is
-        (Scroll("up", None, 4), [("scroll", 5)]),
-        (Scroll("left", 1, 2), [("hscroll", -5, 1, 2)]),
-        (Scroll("right"), [("hscroll", 5)]),
-        (Hotkey(("ctrl", "c")), [("hotkey", "ctrl", "c")]),
-        (Hotkey(("win", "<")), [("hotkey", "winleft", "shift", ",")]),
-        (Press("enter"), [("press", "enter")]),
-        (Press("<"), [("hotkey", "shift", ",")]),
-        (KeyDown("<"), [("keyDown", "shift"), ("keyDown", ",")]),
-        (KeyUp("<"), [("keyUp", ","), ("keyUp", "shift")]),
-        (Wait(), [("sleep", 5.0)]),
-        (Finished("x"), []),
-        (CallUser(), []),
-        (Fail(), []),
+        (actions.Click(10, 20), [("click", 10, 20, "left")]),
+        (actions.Click(10.4, 19.6), [("click", 10, 20, "left")]),
+        (actions.Click(10, 20, count=2), [("doubleClick", 10, 20, "left")]),
+        (actions.Click(10, 20, button="right"), [("click", 10, 20, "right")]),
+        (actions.Click(10, 20, button="middle"), [("click", 10, 20, "middle")]),
+        (actions.Hover(10, 20), [("moveTo", 10, 20)]),
+        (actions.Drag(1, 2, 3, 4), [("moveTo", 1, 2), ("dragTo", 3, 4, 1.0, "left")]),
+        (actions.Drag(None, None, 3, 4), [("dragTo", 3, 4, 1.0, "left")]),
+        (actions.Scroll("up", 1, 2), [("scroll", 5, 1, 2)]),
+        (actions.Scroll("down"), [("scroll", -5)]),
+        (actions.Scroll("up", 3, None), [("scroll", 5)]),  # without a whole position, where the pointer is
+        (actions.Scroll("up", None, 4), [("scroll", 5)]),
+        (actions.Scroll("left", 1, 2), [("hscroll", -5, 1, 2)]),
+        (actions.Scroll("right"), [("hscroll", 5)]),
+        (actions.Hotkey(("ctrl", "c")), [("hotkey", "ctrl", "c")]),
+        (actions.Hotkey(("win", "<")), [("hotkey", "winleft", "shift", ",")]),
+        (actions.Press("enter"), [("press", "enter")]),
+        (actions.Press("<"), [("hotkey", "shift", ",")]),
+        (actions.KeyDown("<"), [("keyDown", "shift"), ("keyDown", ",")]),
+        (actions.KeyUp("<"), [("keyUp", ","), ("keyUp", "shift")]),
+        (actions.Wait(), [("sleep", 5.0)]),
+        (actions.Finished("x"), []),
+        (actions.CallUser(), []),
+        (actions.Fail(), []),
     ],
 )
 def test_every_action_does_what_it_says(guest, action, calls):
@@ -91,7 +77,7 @@ def test_every_action_does_what_it_says(guest, action, calls):
 
 
 def test_text_is_typed_in_the_way_each_part_of_it_needs(guest, monkeypatch):
-    assert guest.run(TypeText("a <b>\t'é'\r\n")) == [
+    assert guest.run(actions.TypeText("a <b>\t'é'\r\n")) == [
         ("write", "a ", 0.1),
         ("hotkey", "shift", ","),
         ("write", "b>", 0.1),
@@ -102,10 +88,10 @@ def test_text_is_typed_in_the_way_each_part_of_it_needs(guest, monkeypatch):
         ("sleep", 0.5),
         ("press", "enter"),
     ]
-    assert guest.run(TypeText("x" * 399)) == [("write", "x" * 399, 0.1)]  # 39.9 s, and 0.1 s after the call
-    assert guest.run(TypeText("\x00\x1b\ud800")) == []  # no text
+    assert guest.run(actions.TypeText("x" * 399)) == [("write", "x" * 399, 0.1)]  # 39.9 s, and 0.1 s after the call
+    assert guest.run(actions.TypeText("\x00\x1b\ud800")) == []  # no text
     without_xdotool = FakeGuest(monkeypatch, xdotool=False)
-    assert without_xdotool.run(TypeText("你好")) == [("copy", "你好"), ("hotkey", "ctrl", "v"), ("sleep", 0.5)]
+    assert without_xdotool.run(actions.TypeText("你好")) == [("copy", "你好"), ("hotkey", "ctrl", "v"), ("sleep", 0.5)]
 
 
 def pauses_s(calls, between_calls_s):
@@ -121,7 +107,7 @@ def pauses_s(calls, between_calls_s):
 )
 @pytest.mark.parametrize("xdotool", [True, False])
 def test_a_long_text_is_typed_whole_and_in_time(monkeypatch, text, xdotool):
-    calls = FakeGuest(monkeypatch, xdotool=xdotool).run(TypeText(text))
+    calls = FakeGuest(monkeypatch, xdotool=xdotool).run(actions.TypeText(text))
     assert pauses_s(calls, sys.modules["pyautogui"].PAUSE) <= LONGEST_TYPING_S + 0.1
     typed = "".join(call[1] for call in calls if call[0] in ("write", "copy"))
     assert xdotool or typed == text.replace("<", "").replace("\n", "")
@@ -134,7 +120,10 @@ def test_the_source_always_compiles_and_is_ascii(action):
     assert source.isascii()
 
 
-@pytest.mark.parametrize("action", [Click(math.nan, 1), Click(1, math.inf), Press("foo"), Hotkey(("ctrl", "Enter"))])
+@pytest.mark.parametrize(
+    "action",
+    [actions.Click(math.nan, 1), actions.Click(1, math.inf), actions.Press("foo"), actions.Hotkey(("ctrl", "Enter"))],
+)
 def test_what_cannot_be_done_is_refused(action):
     with pytest.raises(ValueError, match=r"must be finite|canonical"):
         to_pyautogui(action)

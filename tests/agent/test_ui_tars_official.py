@@ -7,27 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arpo.agent.actions import (
-    Action,
-    Click,
-    CoordinateFrame,
-    Drag,
-    Finished,
-    Hotkey,
-    Hover,
-    Press,
-    Scroll,
-    TypeText,
-    Wait,
-    smart_resize,
-)
+from arpo.agent import actions
 from arpo.agent.ui_tars import parse_response
 from tests.agent import strategies
 
 official = pytest.importorskip("ui_tars.action_parser")
 
 HEIGHT, WIDTH = 1080, 1920
-MODEL_HEIGHT, MODEL_WIDTH = smart_resize(HEIGHT, WIDTH, factor=28, min_pixels=78_400, max_pixels=12_845_056)
+MODEL_HEIGHT, MODEL_WIDTH = actions.smart_resize(HEIGHT, WIDTH, factor=28, min_pixels=78_400, max_pixels=12_845_056)
 
 numbers = st.integers(0, 1900)
 points = st.one_of(
@@ -58,29 +45,29 @@ def box(text: str) -> tuple[float, float]:
     return (x1 + x2) / 2 * MODEL_WIDTH, (y1 + y2) / 2 * MODEL_HEIGHT
 
 
-READERS: dict[str, Callable[[dict[str, str]], Action]] = {
-    "click": lambda inputs: Click(*box(inputs["start_box"])),
-    "left_single": lambda inputs: Click(*box(inputs["start_box"])),
-    "left_double": lambda inputs: Click(*box(inputs["start_box"]), count=2),
-    "right_single": lambda inputs: Click(*box(inputs["start_box"]), button="right"),
-    "hover": lambda inputs: Hover(*box(inputs["start_box"])),
-    "drag": lambda inputs: Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
-    "select": lambda inputs: Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
-    "scroll": lambda inputs: Scroll(
+READERS: dict[str, Callable[[dict[str, str]], actions.Action]] = {
+    "click": lambda inputs: actions.Click(*box(inputs["start_box"])),
+    "left_single": lambda inputs: actions.Click(*box(inputs["start_box"])),
+    "left_double": lambda inputs: actions.Click(*box(inputs["start_box"]), count=2),
+    "right_single": lambda inputs: actions.Click(*box(inputs["start_box"]), button="right"),
+    "hover": lambda inputs: actions.Hover(*box(inputs["start_box"])),
+    "drag": lambda inputs: actions.Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
+    "select": lambda inputs: actions.Drag(*box(inputs["start_box"]), *box(inputs["end_box"])),
+    "scroll": lambda inputs: actions.Scroll(
         inputs["direction"],  # type: ignore[arg-type]
         *(box(inputs["start_box"]) if "start_box" in inputs else ()),
     ),
-    "hotkey": lambda inputs: Hotkey(tuple(inputs["key"].split())),
-    "press": lambda inputs: Press(inputs["key"]),
-    "type": lambda inputs: TypeText(inputs["content"]),
-    "finished": lambda inputs: Finished(inputs["content"]),
-    "wait": lambda inputs: Wait(),
+    "hotkey": lambda inputs: actions.Hotkey(tuple(inputs["key"].split())),
+    "press": lambda inputs: actions.Press(inputs["key"]),
+    "type": lambda inputs: actions.TypeText(inputs["content"]),
+    "finished": lambda inputs: actions.Finished(inputs["content"]),
+    "wait": lambda inputs: actions.Wait(),
 }
 
 
-def snapped(action: Action) -> Action:
+def snapped(action: actions.Action) -> actions.Action:
     """The official parser divides by the size; multiplying again leaves a last bit. Half pixels are exact in both."""
-    frame = CoordinateFrame(10 * MODEL_WIDTH, 10 * MODEL_HEIGHT, MODEL_WIDTH, MODEL_HEIGHT)
+    frame = actions.CoordinateFrame(10 * MODEL_WIDTH, 10 * MODEL_HEIGHT, MODEL_WIDTH, MODEL_HEIGHT)
     return frame.to_screen(action)
 
 
@@ -101,7 +88,7 @@ def test_both_click_the_same_screen_pixel(x, y):
     code = official.parsing_response_to_pyautogui_code(theirs, HEIGHT, WIDTH)
     their_x, their_y = (float(part) for part in code.rsplit("click(", 1)[1].split(", button")[0].split(", "))
     (action,) = parse_response(text).actions
-    ours = CoordinateFrame(WIDTH, HEIGHT, MODEL_WIDTH, MODEL_HEIGHT).to_screen(action)
+    ours = actions.CoordinateFrame(WIDTH, HEIGHT, MODEL_WIDTH, MODEL_HEIGHT).to_screen(action)
     # Theirs keeps three decimals and does not clamp.
     assert ours.x == pytest.approx(min(their_x, WIDTH - 1), abs=0.501)
     assert ours.y == pytest.approx(min(their_y, HEIGHT - 1), abs=0.501)

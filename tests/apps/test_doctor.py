@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from arpo.apps import doctor
+from arpo.host.containers import Containers
 from tests.envs.desktops import needs_desktop
 
 
@@ -11,6 +12,7 @@ from tests.envs.desktops import needs_desktop
 def test_without_an_engine_nothing_is_booted_and_the_remedy_starts_one(monkeypatch, caplog, tmp_path, trouble):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setattr(doctor, "kvm_trouble", lambda: trouble)
+    monkeypatch.setattr(Containers, "reaped", False)  # a process that has had containers waits for its engine
     monkeypatch.chdir(tmp_path)
     engine, *others = doctor.examine()
     assert [finding.name for finding in (engine, *others)] == ["engine", "memory", "disk", "ports", "kvm"]

@@ -11,6 +11,8 @@ from arpo.__main__ import main
 from arpo.apps.new import write
 from arpo.envs.contract import ContractError, check_env
 from arpo.errors import ConfigError
+from arpo.host.environment import set_up_process
+from arpo.rollout.harness import Function
 from arpo.run.choices import ROOT
 
 
@@ -112,11 +114,25 @@ def outcome(folder, *words):
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
+QUIETLY = ["-q", "-n", "0", "-p", "no:cacheprovider"]
+
+
 @pytest.mark.slow
-def test_a_package_tests_itself(package):
-    code, said = outcome(package, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
+@pytest.mark.parametrize(
+    ("chosen", "passed"),
+    [("keeps_the_contract or every_task", "5 passed"), pytest.param("", "10 passed", marks=pytest.mark.long)],
+    ids=["environment", "all"],
+)
+def test_a_package_tests_itself(package, chosen, passed):
+    code, said = outcome(package, "-m", "pytest", *QUIETLY, *(["tests/test_kiosk.py", "-k", chosen] if chosen else []))
     assert code == 0, said
-    assert "10 passed" in said
+    assert passed in said
+
+
+def test_the_experiment_of_a_package_composes_in_its_folder(package):
+    code, said = outcome(package, str(ROOT / "train.py"), "experiment=kiosk", "rollout.settings.group_size=0")
+    assert code == 2
+    assert "group_size=0 should be at least 1" in said
 
 
 @pytest.mark.long
@@ -131,25 +147,25 @@ def test_a_package_trains_from_its_own_warm_start_by_its_own_method(package):
 
 
 AGENT = "async def play(assignment): ...\n"
-FINDS = """
-import os, sys
-sys.path.pop(0)  # as where a program lies elsewhere
-sys.path.append(sys.argv[1])
-from arpo.host.environment import set_up_process
-set_up_process()
-from arpo.rollout.harness import Function
-print(Function(function="an_agent.play").function, os.environ.get("PYTHONPATH"))
-"""
+
+
+def find(folder, path):
+    """Find the coroutine of a module as a program that lies elsewhere does, for workers by this PYTHONPATH."""
+    os.chdir(folder)
+    os.environ.pop("PYTHONPATH", None)
+    sys.path.pop(0)
+    set_up_process()
+    assert Function(function="an_agent.play").function == "an_agent.play"
+    assert os.environ.get("PYTHONPATH") == path
 
 
 @pytest.mark.slow
-def test_a_coroutine_is_found_in_the_folder_that_a_run_starts_in_and_by_workers_in_that_of_a_package(tmp_path):
+def test_a_coroutine_is_found_in_the_folder_that_a_run_starts_in_and_by_workers_in_that_of_a_package(tmp_path, forks):
     (tmp_path / "an_agent.py").write_text(AGENT, "utf-8")
-    assert outcome(tmp_path, "-c", FINDS, str(ROOT)) == (0, "an_agent.play None\n")
+    forks.call(find, tmp_path, None)
     (tmp_path / "conf").mkdir()
-    assert outcome(tmp_path, "-c", FINDS, str(ROOT)) == (0, f"an_agent.play {tmp_path}\n")
+    forks.call(find, tmp_path, str(tmp_path))
     (tmp_path / "queue.py").touch()  # would hide Python's own from all programs that workers are
-    assert outcome(tmp_path, "-c", FINDS, str(ROOT)) == (0, "an_agent.play None\n")
-    code, said = outcome(tmp_path / "conf", "-c", FINDS, str(ROOT))
-    assert code != 0
-    assert "start in the folder of its module, or let PYTHONPATH name that" in said
+    forks.call(find, tmp_path, None)
+    with pytest.raises(AssertionError, match="start in the folder of its module, or let PYTHONPATH name that"):
+        forks.call(find, tmp_path / "conf", None)

@@ -1,8 +1,6 @@
 """Weight sync: when the engine gets weights, and when its distance from the trainer ends the run."""
 
 import asyncio
-import subprocess
-import sys
 import time
 from itertools import groupby
 
@@ -20,7 +18,6 @@ from arpo.rollout.sampler import ShuffledTasks
 from arpo.types import RolloutBatch
 from tests.callbacks.support import IdleModule, quiet_trainer
 from tests.inference.scripted import ScriptedEngine
-from tests.run.forks import ROOT
 
 
 class LoggedEngine(ScriptedEngine):
@@ -224,11 +221,11 @@ WAITS = "RolloutError: the trainer waits "
         pytest.param("gathering stands still", WAITS, marks=pytest.mark.long),
     ],
 )
-def test_every_rank_hears_what_went_wrong_on_rank_0(tiny_model, tmp_path, case, words):
+def test_every_rank_hears_what_went_wrong_on_rank_0(tiny_model, tmp_path, case, words, forks):
     """The other rank's timeout is a minute."""
-    command = [sys.executable, "-m", "tests.callbacks.two_ranks", str(tiny_model), str(tmp_path / "out"), case]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    from tests.callbacks.two_ranks import train_on_two  # which takes this module's engine
+
+    forks.call(train_on_two, str(tiny_model), str(tmp_path / "out"), case)
     first, second = ((tmp_path / f"out.{rank}").read_text() for rank in range(2))
     assert first.startswith(words)
     if case == "gathering stands still":  # rank 0 says so and ends, and no word reaches the other

@@ -1,7 +1,6 @@
-"""A training that fails on the first of two ranks: `python -m tests.callbacks.two_ranks MODEL OUT CASE`."""
+"""A training that fails on the first of two ranks."""
 
 import asyncio
-import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -109,5 +108,5 @@ def train(model: str, out: str, case: str) -> None:
         Path(f"{out}.{trainer.global_rank}").write_text(f"{type(error).__name__}: {error}")
 
 
-if __name__ == "__main__":
-    on_ranks(2, train, *sys.argv[1:4])
+def train_on_two(model: str, out: str, case: str) -> None:
+    on_ranks(2, train, model, out, case)

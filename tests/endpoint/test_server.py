@@ -7,10 +7,9 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from importlib import import_module
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from arpo.endpoint import remote, server
@@ -37,6 +36,12 @@ async def ended(visit):
         await asyncio.sleep(0.01)
 
 
+def clients(visit):
+    """Return those of OpenAI and Anthropic; each process of pytest would take seconds to import both here."""
+    made = import_module("openai").AsyncOpenAI(api_key=visit.key, base_url=f"{visit.address}/v1", max_retries=0)
+    return made, import_module("anthropic").AsyncAnthropic(api_key=visit.key, base_url=visit.address, max_retries=0)
+
+
 async def text_by_openai(client, streamed):
     if not streamed:
         return (await client.chat.completions.create(**BODY)).choices[0].message.content
@@ -61,8 +66,7 @@ async def text_by_anthropic(client, streamed):
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_the_clients_of_openai_and_anthropic_are_answered_and_recorded(plain, streamed):
     async with serving(plain) as visit:
-        made = openai.AsyncOpenAI(api_key=visit.key, base_url=f"{visit.address}/v1", max_retries=0)
-        other = anthropic.AsyncAnthropic(api_key=visit.key, base_url=visit.address, max_retries=0)
+        made, other = clients(visit)
         texts = [await ask(made, streamed) for ask in (text_by_openai, text_by_responses)]
         assert [*texts, await text_by_anthropic(other, streamed)] == ["Well."] * 3
         assert [model.id async for model in await made.models.list()] == ["policy", "helper", "greedy"]
@@ -75,11 +79,11 @@ async def test_the_clients_of_openai_and_anthropic_are_answered_and_recorded(pla
 
 async def test_anthropics_client_has_the_tokens_of_a_context_counted_which_asks_the_engine_for_nothing(plain):
     async with serving(plain) as visit:
-        made = anthropic.AsyncAnthropic(api_key=visit.key, base_url=visit.address, max_retries=0)
+        _, made = clients(visit)
         counted = await made.messages.count_tokens(**BODY)
         answer = await made.messages.create(max_tokens=50, **BODY)
         assert counted.input_tokens == answer.usage.input_tokens > 1
-        with pytest.raises(anthropic.BadRequestError, match="the last one must be the user's"):
+        with pytest.raises(import_module("anthropic").BadRequestError, match="the last one must be the user's"):
             await made.messages.count_tokens(model="policy", messages=[{"role": "assistant", "content": "I"}])
     assert len(visit.engine.requests) == 1
 
@@ -330,12 +334,12 @@ async def test_a_body_that_never_ends_is_given_up_and_holds_up_its_own_session_a
 
         async def body():
             yield b"{"
-            await asyncio.sleep(20)
+            await asyncio.sleep(2)
 
         slow = [asyncio.create_task(client.post(PATHS["chat"], content=body())) for _ in range(4)]
         assert (await other.post(BODY)).status_code == 200
         replies = await asyncio.gather(*slow, return_exceptions=True)
-        assert all(isinstance(each, httpx.TransportError) or each.status_code == 400 for each in replies)
+        assert all(isinstance(each, httpx.TransportError) or "did not arrive" in each.text for each in replies)
 
 
 @pytest.mark.parametrize(
@@ -406,8 +410,7 @@ async def test_a_policy_behind_an_address_answers_in_the_place_of_the_engine(pla
         here = Endpoint(remote=RemotePolicy(f"{there.address}/v1", "greedy", there.key))
         visit = Visit(here, plain, budgets=Budgets(3, 10**6))
         async with here.admit(visit.seat) as visit.key:
-            made = openai.AsyncOpenAI(api_key=visit.key, base_url=f"{visit.address}/v1", max_retries=0)
-            other = anthropic.AsyncAnthropic(api_key=visit.key, base_url=visit.address, max_retries=0)
+            made, other = clients(visit)
             texts = [await ask(made, streamed) for ask in (text_by_openai, text_by_responses)]
             assert [*texts, await text_by_anthropic(other, streamed)] == ["Well."] * 3
             assert (await visit.post(BODY)).status_code == 429

@@ -17,8 +17,8 @@ from arpo.host.containers import Containers, host_name
 from arpo.host.processes import process_tag
 from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
+from tests.forks import ROOT
 from tests.host.watchdogs import end_watchdogs, kill, wait_until
-from tests.run.forks import ROOT
 
 pytestmark = needs_desktop
 

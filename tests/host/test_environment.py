@@ -10,8 +10,8 @@ import pytest
 from arpo.errors import ConfigError
 from arpo.host.environment import check_cluster, cluster_address, recorded, spare_loopback
 from tests.envs.osworld.guest import running_guest
+from tests.forks import ROOT
 from tests.run.chinese import PREFIX
-from tests.run.forks import ROOT
 
 LATIN = "en_US.ISO-8859-1"
 

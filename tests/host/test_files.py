@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from arpo.host.files import atomically, take_lock, write_atomically
+from tests.forks import ROOT
 from tests.host.watchdogs import kill
-from tests.run.forks import ROOT
 
 
 def names(directory: Path) -> list[str]:

@@ -177,6 +177,7 @@ for _ in range(2):
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_ray_starts_again_for_the_next_job_of_a_multirun_which_has_none_of_the_variables_of_the_last():
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_"))}
     environment["RAY_gcs_server_port_wait_time_s"] = "10"  # the test alone: seconds until it is red

@@ -15,8 +15,8 @@ from arpo.errors import ConfigError
 from arpo.host.files import take_lock
 from arpo.host.processes import session_directory
 from arpo.host.session import Session, reap
+from tests.forks import ROOT
 from tests.host.watchdogs import detached, end_watchdogs, kill, runs, wait_until, watchdogs
-from tests.run.forks import ROOT
 
 OWNER = """
 import os, subprocess, sys, time

@@ -61,6 +61,7 @@ def test_what_the_engines_write_is_in_a_file(two, log):
     assert log.read_text(encoding="utf-8").count("ready") == 2
 
 
+@pytest.mark.long
 async def test_a_folder_that_another_node_lacks_costs_no_engine_and_a_fleet_closed_twice_lets_go_of_ray_once(tmp_path):
     fleet = FleetEngine(Echo, log=str(tmp_path / "nowhere" / "engines.log"))
     users = RAY._users
@@ -76,6 +77,7 @@ def test_an_engine_that_refuses_its_arguments_says_so(tiny_model):
         FleetEngine(lambda: HfEngine(tiny_model, max_batch=0))
 
 
+@pytest.mark.long
 def test_an_error_of_a_library_at_the_start_is_one_sentence_of_ours():
     with pytest.raises(EngineError, match=r"did not start in its Ray actor: RuntimeError: .*unknown quantization fp0"):
         FleetEngine(no_engine)

@@ -185,6 +185,7 @@ async def test_a_fleet_whose_replicas_do_not_come_back_says_what_to_do(tmp_path)
     await fleet.close()
 
 
+@pytest.mark.long
 async def test_a_fleet_that_is_closed_starts_nothing_again(tmp_path, caplog):
     fleet = FleetEngine(partial(Gated, tmp_path))
     request, _ = await asked(fleet, tmp_path)

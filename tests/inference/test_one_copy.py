@@ -89,8 +89,8 @@ def gap(policy, engine):
     [
         ("float32", None, True, 1e-4),
         ("float32", LORA, True, 1e-4),
-        ("float32", None, False, 1e-4),
-        ("bfloat16", None, True, 0.5),
+        pytest.param("float32", None, False, 1e-4, marks=pytest.mark.long),
+        pytest.param("bfloat16", None, True, 0.5, marks=pytest.mark.long),
     ],
 )
 def test_the_engine_answers_as_the_policy_whatever_it_was_sent(

@@ -404,7 +404,7 @@ class OneBehind(HfEngine):
 
 
 @FORMATS
-@pytest.mark.parametrize("rate", [7e-4, 1e-5])
+@pytest.mark.parametrize("rate", [pytest.param(7e-4, marks=pytest.mark.long), 1e-5])
 @pytest.mark.parametrize(("engine", "caught_at"), [(HfEngine, None), (Misses, 1), (OneBehind, 2)])
 async def test_only_an_engine_that_is_partly_old_is_caught(tiny_model, closing, engine, caught_at, dtype, rate):
     served = closing(engine(tiny_model, dtype=str(dtype).removeprefix("torch.")))

@@ -17,7 +17,6 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.types import Trajectory
 from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
-from tests.invariant.running import run_alone
 
 
 class Reader(L.LightningModule):
@@ -68,8 +67,8 @@ def read_each_way(out: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_two_ranks_see_the_demonstrations_of_one_which_are_collected_once(tmp_path):
-    run_alone(read_each_way, tmp_path)
+def test_two_ranks_see_the_demonstrations_of_one_which_are_collected_once(tmp_path, forks):
+    forks.call(read_each_way, tmp_path)
     alone, *several = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one.0", "ddp.0", "ddp.1")]
     assert len(alone) == 12
     assert several == [alone, alone]

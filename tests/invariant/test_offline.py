@@ -16,7 +16,6 @@ from arpo.modules.offline.kto import KTOModule
 from arpo.modules.sft import SFTModule
 from arpo.types import Trajectory
 from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
-from tests.invariant.running import run_alone
 
 WAYS = (("one", 1), ("ddp", 2), ("fsdp", 2))
 CASES = {"sft": 6.0, "dpo": 0.69, "kto": 0.5, "lora": 0.69}
@@ -57,13 +56,13 @@ def train_each_way(model: str, batches: list[list[Trajectory]], out: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def trained(make_group, tiny_model, tmp_path_factory):
+def trained(make_group, tiny_model, tmp_path_factory, forks):
     """The end of each rank of a way to train in a case; of three batches, one is a single pair."""
     directory = tmp_path_factory.mktemp("offline")
     groups = [make_group(1.0, 0.0, first=first) for first in (0, 2, 5, 8, 11)]
     pairs = [list(group.trajectories) for group in groups]
     batches = [pairs[0] + pairs[1], pairs[2], pairs[3] + pairs[4] + pairs[0]]
-    run_alone(train_each_way, tiny_model, batches, directory / "out")
+    forks.call(train_each_way, tiny_model, batches, directory / "out")
     ranks = dict(WAYS)
     return lambda case, way: [
         torch.load(directory / f"out.{case}.{way}{ranks[way]}.{rank}") for rank in range(ranks[way])

@@ -11,7 +11,6 @@ from arpo.callbacks.checkpoint import load_policy
 from arpo.models.policy import LoraSettings, Policy
 from arpo.types import RolloutBatch
 from tests.invariant.ranks import on_ranks, train_saving
-from tests.invariant.running import run_alone
 
 SAVED = "iteration_000001.ckpt"
 MODELS = ("tied", "untied")
@@ -71,8 +70,10 @@ def names_in(checkpoint: Path) -> set[str]:
 @pytest.mark.parametrize(("way", "ranks"), WAYS)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("model", MODELS)
-def test_a_run_goes_on_bit_for_bit_and_one_process_reads_all_that_it_saved(models, batches, model, case, way, ranks):
-    run_alone(go_on, batches, models / model, case, way, ranks)
+def test_a_run_goes_on_bit_for_bit_and_one_process_reads_all_that_it_saved(
+    models, batches, model, case, way, ranks, forks
+):
+    forks.call(go_on, batches, models / model, case, way, ranks)
     whole, again = (Path(f"{models / model} {case} {way} {kind}") for kind in ("whole", "again"))
     ended, of_again = (torch.load(f"{folder}.{case}.{way}{ranks}.0")["weights"] for folder in (whole, again))
     policy = Policy(models / model, **(ADAPTERS if case == "lora" else {}))

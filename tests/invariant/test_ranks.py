@@ -12,7 +12,6 @@ from torch.testing import assert_close
 
 from arpo.types import Group, RolloutBatch, Task, Trajectory
 from tests.invariant.ranks import CASES, on_ranks, train, train_each_way, ways
-from tests.invariant.running import run_alone
 from tests.models import samples
 from tests.modules.conftest import sampled_logprobs
 
@@ -44,13 +43,13 @@ def batches(make_group):
 
 
 @pytest.fixture(scope="module")
-def trained(batches, tiny_model, tmp_path_factory):
+def trained(batches, tiny_model, tmp_path_factory, forks):
     """Trains a case on one rank and on several, once; returns the end of each rank of a way to train."""
     directory = tmp_path_factory.mktemp("ranks")
 
     @cache
     def of(case, ranks):
-        run_alone(train_each_way, tiny_model, batches, directory / "out", case, ranks)
+        forks.call(train_each_way, tiny_model, batches, directory / "out", case, ranks)
         return {
             way: [torch.load(directory / f"out.{case}.{way}{number}.{rank}") for rank in range(number)]
             for way, number in (("one", 1), *((way, ranks) for way in ways(case)))
@@ -163,14 +162,14 @@ def seeing(chat, *episodes: tuple[tuple[int, ...], float]) -> Group:
 
 
 @pytest.mark.long
-def test_two_ranks_enter_a_frozen_tower_together_whatever_each_has_to_see(loaded_policy, tiny_model, tmp_path):
+def test_two_ranks_enter_a_frozen_tower_together_whatever_each_has_to_see(loaded_policy, tiny_model, tmp_path, forks):
     chat = loaded_policy.chat
     batches = [
         # Ten screenshots of 20 tokens are two forwards of at most 160; one screenshot is one.
         RolloutBatch(0, 0, [seeing(chat, (tuple(range(10)), 1.0), ((10,), 0.0))]),
         RolloutBatch(1, 1, [seeing(chat, ((11, 12), 1.0))]),  # one sample: the other rank has a filler
     ]
-    run_alone(on_ranks, 2, learn_looking, tiny_model, batches, tmp_path / "out")
+    forks.call(on_ranks, 2, learn_looking, tiny_model, batches, tmp_path / "out")
     ranks = [json.loads((tmp_path / f"out.{rank}").read_text()) for rank in range(2)]
     assert [[each["update"] for each in rank] for rank in ranks] == [[2, 1]] * 2
     assert sorted(rank[0]["pictures"] for rank in ranks) == [2, 10]  # the one screenshot is seen twice

@@ -20,7 +20,6 @@ from arpo.modules.offload import OffloadedAdamW
 from arpo.modules.strategy import CHECKSUMS, REST, ShardedStrategy
 from arpo.types import RolloutBatch
 from tests.invariant.ranks import on_ranks, train_saving
-from tests.invariant.running import run_alone
 
 pytestmark = pytest.mark.slow
 
@@ -90,16 +89,16 @@ def batches(make_group):
 
 
 @pytest.fixture(scope="module")
-def directory(batches, tiny_model, tmp_path_factory):
+def directory(batches, tiny_model, tmp_path_factory, forks):
     """What a run leaves, one that goes on after iteration 2 of 5, and one that was killed before it did."""
     at = tmp_path_factory.mktemp("resuming")
-    run_alone(go_on_alike, tiny_model, batches, at)
+    forks.call(go_on_alike, tiny_model, batches, at)
     return at
 
 
 @pytest.fixture(scope="module")
-def otherwise(directory, batches, tiny_model):
-    run_alone(go_on_otherwise, tiny_model, batches, directory)
+def otherwise(directory, batches, tiny_model, forks):
+    forks.call(go_on_otherwise, tiny_model, batches, directory)
     return directory
 
 

@@ -20,6 +20,7 @@ def test_patches_equal_the_checkpoints_own_processor_bit_for_bit(tiny_model, ima
     assert list(patches.grid) == expected["image_grid_thw"][0].tolist()
 
 
+@pytest.mark.long
 def test_a_full_hd_screen_has_the_patches_of_the_paper(tmp_path):
     directory = make_tiny(tmp_path, corpus=TINY_CORPUS * 4, words=2300, max_pixels=2_116_800)
     patches = ImageProcessor(directory)(*screenshot(0, 1920, 1080))

@@ -106,7 +106,7 @@ class Rows(TorchDispatchMode):
     [
         (None, {"gradient_checkpointing": True}),
         (LoraSettings(rank=4, alpha=8), {"gradient_checkpointing": True, "offload_activations": True}),
-        (None, {"gradient_checkpointing": "selective"}),
+        pytest.param(None, {"gradient_checkpointing": "selective"}, marks=pytest.mark.long),
     ],
 )
 def test_mlps_in_parts_give_the_same_gradients_and_are_never_whole(each_tiny, lora, options):

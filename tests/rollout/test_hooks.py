@@ -1,15 +1,8 @@
-"""The way from a trainer to its rollouts, what ranks hear of rank 0, and how they wait for it.
-
-`python -m tests.rollout.test_hooks OUT` writes what each of two ranks saw, case by case. They are forked from a
-process that has imported everything and computed nothing.
-"""
+"""The way from a trainer to its rollouts, what ranks hear of rank 0, and how they wait for it."""
 
 import json
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
@@ -35,11 +28,10 @@ def test_a_data_module_that_rolls_out_has_the_runtime_and_others_are_refused():
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def seen(tmp_path_factory, forks):
     """What each rank saw, by case."""
     out = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "tests.rollout.test_hooks", out]
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=240)
+    forks.call(see_each_case, out)
     return {
         case: [json.loads((out / f"{case}-{rank}.json").read_text()) for rank in range(count)]
         for case, count in CASES.items()
@@ -128,8 +120,8 @@ def keep(saw, rank, out):
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    directory = Path(sys.argv[1])
+def see_each_case(directory):
+    """Write what each of two ranks sees, case by case."""
     works = {"gloo": (talk, "gloo"), "nccl": (talk, "nccl"), "start": (begin, None), "failure": (begin, ERROR)}
     for name, (work, what) in works.items():
         on_ranks(RANKS, work, what, directory / name)

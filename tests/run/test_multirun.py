@@ -10,7 +10,7 @@ from pathlib import Path
 import lightning as L
 import pytest
 
-from tests.run.forks import ROOT
+from tests.forks import ROOT
 
 SMALL = ["experiment=warmstart_fake", "datamodule.steps=3", "datamodule.per_task=1", "tasks.train.count=1"]
 SMALL += ["env.size=1", "+callbacks.crash._target_=tests.run.test_multirun.Crash"]

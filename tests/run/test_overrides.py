@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from arpo.errors import ConfigError
 from arpo.run.build import compose
 from arpo.run.overrides import check_command, check_overrides, override_of
-from tests.run.forks import ROOT
+from tests.forks import ROOT
 
 
 def read(word):

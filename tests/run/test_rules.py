@@ -26,9 +26,11 @@ TASKS, CALLBACK, METHOD, DATA = (
     rules.the_method_suits_the_run,
     rules.the_module_learns_from_its_data,
 )
+OLD = "module.replayed_old_logprobs"
 AGENT, FOREIGN = rules.a_foreign_agent_decides_for_itself, "harness=command harness.argv=[true]"
 STORED, UPDATE, PLACE = rules.stored_data_is_there, rules.the_update_can_learn, rules.the_folder_is_its_own
 WARMSTART, MODEL = rules.the_warm_start_writes_the_model, rules.conversations_fit_the_model
+NUMBERS, POOL = rules.NUMBERS, rules.the_pool_has_successes
 STORE, TEACHER = rules.weights_fit_the_store, rules.the_teacher_reads_what_the_policy_reads
 
 
@@ -78,6 +80,29 @@ REFUSED = [
     (WARMSTART, "smoke warmstart=warmstart_fkae", "is no experiment that writes .*; choose one of warm"),
     (TEACHER, "smoke method=distillation teacher=/nowhere", "teacher=/nowhere holds no policy: name a"),
     (rules.values_are_finite, "smoke module.epochs=${gone}", r"'gone' not found \(configuration key: module\.epo"),
+    (NUMBERS, "model=qwen3_vl_8b prompt=ui_tars", "grammar ui_tars, and .* in computer_use, .* leave prompt= out"),
+    (NUMBERS, "model=qwen3_5_9b prompt=computer_use", r"in computer_use_xml, .* or set model\.grammar=computer_use"),
+    (NUMBERS, "model=ui_tars_1_5_7b prompt=computer_use", "grammar computer_use, and .* in ui_tars"),
+    (NUMBERS, "smoke model=qwen3_vl_4b warmstart=warmstart_fake", "warmstart=warmstart_fake makes a tiny"),
+    (NUMBERS, "layout=colocated rollout.settings.max_policy_lag=1", "take layout=split, or max_policy_lag=0"),
+    (NUMBERS, "layout=colocated judge=own", "take layout=split, or judge=off"),
+    (NUMBERS, "layout=split gpus=2 engine.sync=rolling", "max_policy_lag to 1 or more, or engine.sync=global"),
+    (NUMBERS, "layout=split gpus=1", r"serving_gpus=1 must .* leave some of the 1 GPU\(s\)"),
+    (NUMBERS, "layout=split serving_gpus=0 gpus=2", "serving_gpus=0 must be at least 1"),
+    (NUMBERS, "layout=split trainer.num_nodes=2 gpus=7", "gpus=7 must be a multiple of trainer.num_nodes=2"),
+    (NUMBERS, "layout=colocated gpus=2 engine.replicas=3", r"engine.replicas=3 .* than the 2 GPUs"),
+    (NUMBERS, "layout=colocated gpus=2 trainer.devices=3", r"trainer.devices=3 wants 3 GPUs of a node, .* are 2"),
+    (NUMBERS, "layout=split gpus=2 trainer.devices=[0,1,2]", r"trainer.devices=\[0, 1, 2\] wants 3 GPUs"),
+    (POOL, "dart_miniwob experience=null", "experience=None must be directories in"),
+    (POOL, "dart_miniwob experience=3", "experience=3 must be directories in"),
+    (POOL, "dart_miniwob experience=outputs/run", "experience=outputs/run must be directories in"),
+    (
+        POOL,
+        "dart_miniwob module.replayed_old_logprobs=stored resume=auto",
+        r"stored wants .* take module.replayed_old_logprobs=recompute, or rep",
+    ),
+    (POOL, "smoke preset=dart_paper", r"replay=pool, which preset=dart_paper chooses, begins with"),
+    (POOL, "smoke replay=pool", "replay=pool begins with the successes in experience"),
 ]
 ACCEPTED = [
     (TASKS, "env=recorded tasks=recorded"),
@@ -109,7 +134,7 @@ ACCEPTED = [
 @pytest.mark.parametrize(("rule", "line", "sentence"), REFUSED, ids=[line for _, line, _ in REFUSED])
 def test_what_parts_do_not_agree_on_is_one_sentence(rule, line, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        check(line, rule)
+        check(line, *(rule if isinstance(rule, tuple) else [rule]))
 
 
 @pytest.mark.parametrize(("rule", "line"), ACCEPTED, ids=[f"{rule.__name__} {line}" for rule, line in ACCEPTED])
@@ -171,7 +196,7 @@ def test_a_pool_may_be_gone_for_a_run_that_goes_on_alone(tmp_path: Path) -> None
     line += " module.replayed_old_logprobs=recompute resume="
     for resume in ("auto", "null"):
         with pytest.raises(ConfigError, match=r"experience: .*gone holds no trajectories"):
-            check(line + resume, rules.the_pool_has_successes)
+            check(line + resume, POOL)
         (tmp_path / "iteration_000001.ckpt").touch()
     check(f"{line}auto", rules.the_pool_has_successes)
 

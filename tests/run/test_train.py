@@ -32,7 +32,7 @@ from arpo.run.train import (
     is_over,
     mention_evaluations,
 )
-from tests.run.forks import ROOT
+from tests.forks import ROOT
 
 
 def test_callbacks_that_are_off_are_left_out_and_a_run_that_a_signal_ended_says_so_to_the_shell(tmp_path):

@@ -23,8 +23,8 @@ from arpo.run.check import check_choices, check_training
 from arpo.run.folder import run_name
 from arpo.run.warmstart import MADE, SHIPPED, WEIGHTS, WarmStart, stop, unpack, write_source
 from experiments.warmstarts.pack import pack
+from tests.forks import ROOT
 from tests.host.watchdogs import wait_until
-from tests.run.forks import ROOT
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Commands that cannot run, and what each of them says before anything starts: one for each kind of check."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from arpo.run.build import compose
-from tests.run.forks import HEAVY, ROOT, Ended, Forks
+from tests.forks import HEAVY, ROOT, Ended, Forks, environment
 
 STARTS = {"ray", "vllm"}
 """What is imported once something starts."""
@@ -106,23 +105,11 @@ def model(tmp_path):
     return directory
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_ADDRESS"))}
-
-
 @pytest.fixture(scope="module")
 def light(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Processes that have imported what says things early; Hydra alone takes most of a second."""
     modules = ("hydra", "arpo.run.check", "arpo.run.entry")
-    with Forks(modules, environment(), tmp_path_factory.mktemp("light")) as forks:
-        yield forks
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    """Processes that have imported what a run imports, which takes five seconds."""
-    modules = ("arpo.run.train", "arpo.inference.vllm", "arpo.modules.grpo", "arpo.run.loggers")
-    with Forks(modules, environment(), tmp_path_factory.mktemp("whole")) as forks:
+    with Forks(modules, tmp_path_factory.mktemp("light")) as forks:
         yield forks
 
 
@@ -170,18 +157,30 @@ MORE = [pytest.param(*row, marks=pytest.mark.long) for row in LATE[3:-2]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "words"), [*LATE[:3], *MORE, *LATE[-2:]], ids=[line for line, _ in LATE])
-def test_what_only_a_constructor_knows_is_said_before_anything_starts(line, words, tmp_path, whole):
-    check_refusal(whole.run(words_of(line, tmp_path)), words, tmp_path, without=STARTS)
+def test_what_only_a_constructor_knows_is_said_before_anything_starts(line, words, tmp_path, forks):
+    check_refusal(forks.run(words_of(line, tmp_path)), words, tmp_path, without=STARTS)
 
 
-@pytest.mark.parametrize(
-    ("line", "words", "without"),
-    [*((*row, HEAVY) for row in TYPED_WRONG), pytest.param(*LATE[-1], STARTS, marks=pytest.mark.slow)],
-)
-def test_what_does_not_compose_and_what_is_checked_last_are_named_in_a_process_of_their_own(
-    line, words, without, tmp_path
-):
-    check_refusal(run(line, tmp_path), words, tmp_path, without=without)
+@pytest.mark.parametrize(("line", "words"), TYPED_WRONG[1:])
+def test_what_does_not_compose_is_named(line, words, tmp_path, light):
+    check_refusal(light.run(words_of(line, tmp_path)), words, tmp_path)
+
+
+def test_it_is_named_in_a_process_of_its_own_too(tmp_path):
+    line, words = TYPED_WRONG[0]
+    check_refusal(run(line, tmp_path), words, tmp_path)
+
+
+def check_without_engines() -> None:
+    from arpo.run import evaluate, train  # noqa: F401 - what these import is looked at
+
+    assert not STARTS & set(sys.modules)
+
+
+@pytest.mark.slow
+def test_no_engine_is_imported_to_say_what_a_machine_lacks(forks):
+    """A refusal takes seconds: nothing heavy is loaded before a run is known to be possible."""
+    forks.call(check_without_engines)
 
 
 def test_what_is_light_stays_light():

@@ -210,8 +210,8 @@ def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path):
     ("word", "shape"),
     [
         ("model=ui_tars_1_5_7b", ("qwen2_5_vl", 8.29)),
-        ("model=qwen3_vl_8b", ("qwen3_vl", 8.77)),
-        ("architecture=qwen3_vl_4b", ("qwen3_vl", 4.44)),
+        pytest.param("model=qwen3_vl_8b", ("qwen3_vl", 8.77), marks=pytest.mark.long),
+        pytest.param("architecture=qwen3_vl_4b", ("qwen3_vl", 4.44), marks=pytest.mark.long),
         pytest.param("model=qwen2_5_vl_3b", ("qwen2_5_vl", 3.755), marks=pytest.mark.long),
         pytest.param("model=qwen3_vl_2b", ("qwen3_vl", 2.128), marks=pytest.mark.long),
         pytest.param("model=qwen3_5_0_8b", ("qwen3_5", 0.853), marks=pytest.mark.long),
@@ -267,6 +267,7 @@ def test_a_mixture_is_planned_with_its_largest_screen_and_the_environments_of_ea
     assert composed("env=desktop").screen == [640, 480]
 
 
+@pytest.mark.long
 def test_a_critic_is_asked_about_every_step_before_an_update():
     plain, critic = (estimate(compose("experiment=smoke", *words)) for words in ([], ["method=ppo"]))
     # Of two minibatches the first needs no forward for old log-probabilities, but one for values.
@@ -284,7 +285,7 @@ def test_a_foreign_agent_is_counted_as_a_conversation_of_as_many_pictures_as_it_
     assert (case.longest.shown, case.longest.screenshots) == (2, (2,))
 
 
-SAMPLE = ("arpo_desktop", "offline_dpo", "warmstart_fake")
+SAMPLE = ("arpo_desktop", "warmstart_fake")
 
 
 @pytest.mark.slow

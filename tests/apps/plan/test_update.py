@@ -107,7 +107,7 @@ def test_an_engine_of_the_same_format_shares_what_is_frozen_and_in_turn_what_is_
     assert (found.shared_bytes, found.moves) == (sizes[shared], moves)
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("fsdp", 4)])
+@pytest.mark.parametrize(("strategy", "ranks"), [pytest.param("single", 1, marks=pytest.mark.long), ("fsdp", 4)])
 def test_offloaded_moments_are_on_the_host_and_change_nothing_else(tiny, strategy, ranks):
     usual = update(tiny, strategy, ranks)
     found = update(tiny, strategy, ranks, optimizer=OffloadedAdamW)

@@ -10,7 +10,7 @@ from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop
 pytestmark = needs_desktop
 
 
-@pytest.fixture(scope="module", params=["closed", "open"])
+@pytest.fixture(scope="module", params=["closed", pytest.param("open", marks=pytest.mark.long)])
 def desktop(request):
     env = DockerDesktop(**QUICK, network=request.param)
     env.reset(editor_task())

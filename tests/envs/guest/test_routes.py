@@ -131,8 +131,9 @@ def test_a_client_says_how_long_it_waits_for_the_window_of_a_file(clean):
     assert "no window shows Documents after 0 s" in hurried.text
 
 
-def test_windows_that_go_away_while_they_are_listed_are_left_out(clean):
-    command = "for i in $(seq 60); do xterm -e sleep 0.05; done; touch ~/done"
+@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.long)])
+def test_windows_that_go_away_while_they_are_listed_are_left_out(clean, count):
+    command = f"for i in $(seq {count}); do xterm -e sleep 0.05; done; touch ~/done"
     clean.post("/setup/launch", json={"command": command, "shell": True})
     titles = set()
     while not clean.post("/file", data={"file_path": "~/done"}).is_success:
@@ -141,8 +142,9 @@ def test_windows_that_go_away_while_they_are_listed_are_left_out(clean):
     assert titles == {"sleep"}
 
 
-def test_an_application_that_ends_while_it_is_described_is_no_error(clean):
-    command = "for i in $(seq 6); do timeout 1.5 galculator; timeout 0.4 mousepad; done; touch ~/described"
+@pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.long)])
+def test_an_application_that_ends_while_it_is_described_is_no_error(clean, count):
+    command = f"for i in $(seq {count}); do timeout 1.5 galculator; timeout 0.4 mousepad; done; touch ~/described"
     clean.post("/setup/launch", json={"command": command, "shell": True})
     answers = []
     while not clean.post("/file", data={"file_path": "~/described"}).is_success:

@@ -11,22 +11,7 @@ from threading import Timer
 import psutil
 import pytest
 
-from arpo.agent.actions import (
-    Call,
-    CallUser,
-    Click,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
 from arpo.envs.contract import check_env
 from arpo.envs.gymnasium.browsergym import BROWSER, calls_of
 from arpo.envs.gymnasium.env import GymnasiumEnv
@@ -77,10 +62,10 @@ def page_of(env: GymnasiumEnv):
     return env._world.env.unwrapped.page
 
 
-def click_on(env: GymnasiumEnv, element: str = "#subbtn", scale: float = 1.0) -> Click:
+def click_on(env: GymnasiumEnv, element: str = "#subbtn", scale: float = 1.0) -> actions.Click:
     """A click on the middle of an element, by default the button of click-test."""
     x, y = page_of(env).evaluate(MIDDLE % element)
-    return Click(x * scale, y * scale)
+    return actions.Click(x * scale, y * scale)
 
 
 LONG = "a\t" * 101
@@ -89,28 +74,28 @@ LONG = "a\t" * 101
 @pytest.mark.parametrize(
     ("action", "calls"),
     [
-        (Click(5, 6), "mouse_click(5, 6, 'left')"),
-        (Click(5, 6, "right"), "mouse_click(5, 6, 'right')"),
-        (Click(5, 6, count=2), "mouse_dblclick(5, 6, 'left')"),
-        (Hover(5, 6), "mouse_move(5, 6)"),
-        (Drag(1, 2, 3, 4), "mouse_drag_and_drop(1, 2, 3, 4)"),
-        (Scroll("down", 5, 6), "scroll_at(5, 6, 0, 100)"),
-        (Scroll("left"), "scroll_at(5, 6, -100, 0)"),
-        (Press("enter"), "keyboard_press('Enter')"),
-        (Press("a"), "keyboard_press('a')"),
-        (Hotkey(("ctrl", "shift", "left")), "keyboard_press('Control+Shift+ArrowLeft')"),
-        (KeyDown("shift"), "keyboard_down('Shift')"),
-        (KeyUp("f5"), "keyboard_up('F5')"),
-        (Press("volumeup"), None),
-        (Hotkey(("ctrl", "volumeup")), None),
-        (TypeText("a\tb\n"), "keyboard_type('a')\nkeyboard_press('Tab')\nkeyboard_type('b\\n')"),
-        (TypeText(""), None),
-        (TypeText(LONG), f"keyboard_insert_text({LONG!r})"),
-        (Wait(), "noop(1000)"),
-        (Finished("42"), "send_msg_to_user('42')"),
-        (Fail(), "report_infeasible('The agent says that nothing solves the task.')"),
-        (CallUser(), None),
-        (Call("f"), None),
+        (actions.Click(5, 6), "mouse_click(5, 6, 'left')"),
+        (actions.Click(5, 6, "right"), "mouse_click(5, 6, 'right')"),
+        (actions.Click(5, 6, count=2), "mouse_dblclick(5, 6, 'left')"),
+        (actions.Hover(5, 6), "mouse_move(5, 6)"),
+        (actions.Drag(1, 2, 3, 4), "mouse_drag_and_drop(1, 2, 3, 4)"),
+        (actions.Scroll("down", 5, 6), "scroll_at(5, 6, 0, 100)"),
+        (actions.Scroll("left"), "scroll_at(5, 6, -100, 0)"),
+        (actions.Press("enter"), "keyboard_press('Enter')"),
+        (actions.Press("a"), "keyboard_press('a')"),
+        (actions.Hotkey(("ctrl", "shift", "left")), "keyboard_press('Control+Shift+ArrowLeft')"),
+        (actions.KeyDown("shift"), "keyboard_down('Shift')"),
+        (actions.KeyUp("f5"), "keyboard_up('F5')"),
+        (actions.Press("volumeup"), None),
+        (actions.Hotkey(("ctrl", "volumeup")), None),
+        (actions.TypeText("a\tb\n"), "keyboard_type('a')\nkeyboard_press('Tab')\nkeyboard_type('b\\n')"),
+        (actions.TypeText(""), None),
+        (actions.TypeText(LONG), f"keyboard_insert_text({LONG!r})"),
+        (actions.Wait(), "noop(1000)"),
+        (actions.Finished("42"), "send_msg_to_user('42')"),
+        (actions.Fail(), "report_infeasible('The agent says that nothing solves the task.')"),
+        (actions.CallUser(), None),
+        (actions.Call("f"), None),
     ],
     ids=str,
 )
@@ -144,7 +129,7 @@ def test_a_page_is_seen_and_solved_at_any_scale_and_nothing_else_is_extracted():
         assert (first.width, first.height) == (336, 420)
         assert first.instruction == "Click the button."
         assert not {"dom_object", "axtree_object"} & {*env._world.env.step("noop(0)")[0]}
-        beside, on = env.step(Click(330, 410)), env.step(click_on(env, scale=2.0))
+        beside, on = env.step(actions.Click(330, 410)), env.step(click_on(env, scale=2.0))
         assert (beside.terminated, on.terminated, on.truncated, on.reward) == (False, True, False, 0.0)
         assert env.evaluate() == 1.0
 
@@ -161,10 +146,10 @@ def test_a_text_is_typed_as_it_is_and_no_call_is_read_in_it():
     with closing(begun("enter-text")) as env:
         for text in texts:
             page_of(env).evaluate("document.querySelector('#tt').value = ''; document.querySelector('#tt').focus()")
-            result = env.step(TypeText(text))
+            result = env.step(actions.TypeText(text))
             assert not result.terminated
             assert page_of(env).evaluate("document.querySelector('#tt').value") == text.replace("\n", "")
-        env.step(Press("tab"))
+        env.step(actions.Press("tab"))
         assert page_of(env).evaluate("document.activeElement.id") == "subbtn"
 
 
@@ -174,7 +159,7 @@ def test_half_a_solution_is_a_success_there_and_not_here():
     for verdict in ("last", "raw", "full"):
         with closing(begun("click-test", verdict=verdict)) as env:
             page_of(env).evaluate("core.endEpisode(0.4)")
-            assert env.step(Wait()).terminated
+            assert env.step(actions.Wait()).terminated
             found[verdict] = env.evaluate()
     assert found == {"last": 1.0, "raw": pytest.approx(0.4), "full": 0.0}
 
@@ -186,7 +171,7 @@ def test_environments_of_many_threads_have_a_browser_each_and_leave_no_process()
             for page in ("focus-text", "click-test"):  # a second page needs no second browser
                 env.reset(task(page, seed))
                 other.reset(task(page, seed))
-            return env.step(click_on(env)).terminated and not other.step(Hover(1, 1)).terminated
+            return env.step(click_on(env)).terminated and not other.step(actions.Hover(1, 1)).terminated
 
     before = {each.pid for each in psutil.Process().children(recursive=True)}
     with ThreadPoolExecutor(3) as pool:
@@ -204,7 +189,7 @@ def test_a_browser_or_a_page_that_dies_is_a_fault_and_the_next_environment_has_a
         with suppress(psutil.NoSuchProcess):  # with the first one its children end
             process.kill()
     with pytest.raises(EnvError, match=words):
-        env.step(Hover(1, 1))
+        env.step(actions.Hover(1, 1))
     env.close()
     with closing(begun("click-test")) as env:
         assert env.step(click_on(env)).terminated

@@ -157,6 +157,7 @@ def test_a_program_for_which_the_machine_was_too_slow_is_an_environment_error(gr
         grader.grade(PRINTS, doors(guest), {})
 
 
+@pytest.mark.long
 @needs_judging
 def test_sounds_are_compared_in_a_cell_and_two_that_cannot_be_read_are_not_alike(guest, tmp_path):
     """OSWorld's metric takes two that it cannot read for the same; its libraries compile for ten seconds of a core."""

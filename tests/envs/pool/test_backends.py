@@ -192,6 +192,7 @@ def start(program, root, **options):
     return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, **options)
 
 
+@pytest.mark.long
 def test_in_a_ray_that_runs_already_workers_take_their_resources_give_them_back_and_leave_it_running():
     root = short_root()
     answer, _ = start(GUEST, root, stderr=subprocess.DEVNULL).communicate()

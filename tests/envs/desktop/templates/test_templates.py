@@ -18,7 +18,9 @@ from arpo.types import Task
 from tests.envs.desktop.templates.local import LocalHome
 from tests.envs.osworld.support import FILES, needs_files
 
-SEEDS = range(50)
+in_fifty = pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 50), marks=pytest.mark.long)], ids=["six", "the others of fifty"]
+)
 LOCAL = [name for name, template in TEMPLATES.items() if template.application == "terminal"]
 """Those whose scripts run on any machine."""
 
@@ -34,9 +36,10 @@ def typed(script):
     return [line[1] for line in lines]
 
 
+@in_fifty
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_every_instance_has_scripts_that_can_be_read_and_is_unsolved(name, home_of):
-    for seed in SEEDS:
+def test_every_instance_has_scripts_that_can_be_read_and_is_unsolved(name, seeds, home_of):
+    for seed in seeds:
         instance = TEMPLATES[name].instance(seed)
         solution = read_script(instance.solution)
         assert solution
@@ -63,9 +66,10 @@ def test_sentences_are_as_many_as_were_asked_for_and_differ():
     assert [len(set(sentences(Draw(seed), count))) for seed, count in enumerate(range(1, 30))] == list(range(1, 30))
 
 
+@in_fifty
 @pytest.mark.parametrize("name", LOCAL)
-def test_in_a_terminal_the_solution_solves_every_instance_and_no_near_miss_does(name, home_of):
-    for seed in SEEDS:
+def test_in_a_terminal_the_solution_solves_every_instance_and_no_near_miss_does(name, seeds, home_of):
+    for seed in seeds:
         instance = TEMPLATES[name].instance(seed)
         for what, script in {"solution": instance.solution, **instance.near_misses}.items():
             home = home_of(instance)

@@ -1,23 +1,24 @@
-"""Commands in processes that are forked from one that has imported what they need, and has done nothing else.
+"""Commands and calls in processes that are forked from one that has imported what they need, and has computed nothing.
 
-`python -m tests.run.forks MODULE…` reads a command a line, and answers each with a line when its process has ended.
+`python -m tests.forks MODULE…` reads one a line, and answers each with a line when its process has ended.
 """
 
 import gc
 import importlib
 import json
 import os
+import pickle
 import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
 
 from tests.composed import composed, plain, remember_parts
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "lightning", "transformers", "ray", "vllm"}
 
 
@@ -34,12 +35,12 @@ class Ended(NamedTuple):
 class Forks:
     """A process that imports some modules once, and is forked for every command; what they say is in a directory."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
-        self._output = directory / "said"
+    def __init__(self, modules: Sequence[str], directory: Path) -> None:
+        self._output, self._work = directory / "said", directory / "call"
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.run.forks", *modules],
+            [sys.executable, "-m", "tests.forks", *modules],
             cwd=ROOT,
-            env={**environment, "PYTHONUTF8": "1"},  # or a program would start itself again, which forks cannot
+            env=environment() | {"PYTHONUTF8": "1"},  # or a program would start itself again, which forks cannot
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="utf-8",
@@ -55,12 +56,25 @@ class Forks:
 
     def run(self, words: Sequence[str]) -> Ended:
         """Run a program of ours with its arguments, as `python PROGRAM ARGUMENTS` does."""
+        return self._ask(words)
+
+    def call(self, work: Callable[..., None], *arguments: object) -> None:
+        """Call a function of a module, to its good end."""
+        self._work.write_bytes(pickle.dumps((work, arguments)))
+        ended = self._ask([str(self._work)])
+        assert ended.code == 0, ended.said
+
+    def _ask(self, words: Sequence[str]) -> Ended:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps([str(self._output), *words]) + "\n")
         self._server.stdin.flush()
         code, heavy = json.loads(self._server.stdout.readline())
         return Ended(code, self._output.read_text(encoding="utf-8"), set(heavy))
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_ADDRESS"))}
 
 
 def serve() -> None:
@@ -88,7 +102,11 @@ def play(output: Path, words: Sequence[str], writer: int) -> NoReturn:
     sys.argv = list(words)
     sys.path[0] = str(ROOT)
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        if words[0].endswith(".py"):
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            work, arguments = pickle.loads(Path(words[0]).read_bytes())
+            work(*arguments)
     finally:
         os.write(writer, json.dumps(sorted(HEAVY & set(sys.modules))).encode())
     sys.exit()
