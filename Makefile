@@ -41,9 +41,9 @@ smoke: setup  ## Run the whole loop on the fake desktop, in about a minute.
 view: setup  ## Show the last run in a browser. Another one, or two: make view ARGS="outputs/arpo_miniwob/default".
 	$(RUN) -m arpo view --open $(ARGS)
 
-PYTEST := $(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=8
+PYTEST := $(RUN) -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=8
 
-test: setup  ## Run the tests that this machine can run, three files at a time; the others say why they are skipped.
+test: setup  ## Run the tests that this machine can run, four files at a time; the others say why they are skipped.
 	$(PYTEST) -m "not long" $(ARGS)
 
 test-all: setup  ## Run the long tests too: a kill in every phase, desktops under attack, real lengths, the paper's runs.

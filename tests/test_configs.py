@@ -3,6 +3,7 @@
 import json
 import re
 from functools import partial
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 import hydra
@@ -60,8 +61,9 @@ COMPANIONS = {
     "harness=command": ("harness.argv=[env]",),
     "harness=verifiers": ("harness.argv=[env]",),
     "harness=function": ("harness.function=tests.rollout.agents.acts",),
+    **{f"preset={name}": () for name in choices_of("preset")},
 }
-"""Choices that do not go without others."""
+"""Choices that do not go without these, or not with any other."""
 
 
 def targets(tree: object) -> set[str]:
@@ -136,9 +138,17 @@ def test_every_preset_goes_with_an_experiment_of_each_kind(experiment, variant):
             check_arguments(composed(f"experiment={experiment}", variant, line))
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_have(choice):
-    check(composed(*COMPANIONS.get(choice, ()), choice))
+def together() -> list[tuple[str, ...]]:
+    """Return all choices, one of each group at a time, and those that have companions with them alone."""
+    alone = [(*COMPANIONS[choice], choice) for choice in CHOICES if choice in COMPANIONS]
+    others = [choice for choice in CHOICES if choice not in COMPANIONS]
+    groups = [list(group) for _, group in groupby(others, key=lambda choice: choice.partition("=")[0])]
+    return [*alone, *(tuple(filter(None, round_)) for round_ in zip_longest(*groups))]
+
+
+@pytest.mark.parametrize("choices", together(), ids=" ".join)
+def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_have(choices):
+    check(composed(*choices))
 
 
 @pytest.mark.parametrize("experiment", ["smoke", "dart_ablation"])

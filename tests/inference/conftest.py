@@ -174,9 +174,9 @@ def trainer(_trainer):
     _trainer.load(_trainer.first_weights)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def one_ray():
-    """One Ray for all fleets of a file, each of which would start its own: that takes seconds."""
+    """One Ray for all fleets of this folder, each of which would start its own: that takes seconds."""
     RAY.acquire().result()
     yield
     RAY.release().result()

@@ -12,7 +12,7 @@ from arpo.inference.fleet import FleetEngine
 from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, asked, events, seen, weights, whole
 from tests.inference.loop import run
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 @pytest.fixture(scope="module")

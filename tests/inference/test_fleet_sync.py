@@ -16,7 +16,7 @@ from arpo.inference.fleet import FleetEngine
 from tests.inference.gated import Gated, ask, asked, events, seen, weights
 from tests.inference.loop import run
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
 Start = Callable[..., tuple[FleetEngine, Path]]
 
@@ -103,6 +103,7 @@ async def test_the_trainer_goes_on_while_a_replica_drains_and_what_it_changes_re
     assert not events(directory, "cancelled")
 
 
+@pytest.mark.long
 async def test_past_the_deadline_a_request_is_asked_again_elsewhere_with_its_seed_and_is_answered_once(start):
     fleet, directory = await start(drain_s=0.1)
     home, other = await homes(fleet)
@@ -196,6 +197,7 @@ async def test_a_replica_with_other_weights_stops_the_next_request_while_the_tra
         await ask_on()
 
 
+@pytest.mark.long
 async def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_nothing(start):
     fleet, directory = await start(replicas=1, drain_s=29)
 

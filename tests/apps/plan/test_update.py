@@ -119,6 +119,7 @@ def test_offloaded_moments_are_on_the_host_and_change_nothing_else(tiny, strateg
     assert found.resident == usual.resident - usual.peak["optimizer"] + left
 
 
+@pytest.mark.long
 def test_offloading_takes_the_inputs_of_the_blocks_and_selective_checkpointing_keeps_attention_on_the_gpu(tiny):
     usual, found = update(tiny), update(tiny, offload_activations=True)
     # Two blocks of 512 tokens and two of 4 x 80 patches, a width of 64, 2 bytes

@@ -17,14 +17,10 @@ from tests.envs.pool.support import make_pool, solve, with_pool
 pytestmark = needs_desktop
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"reset": "in_place"},
-        *(pytest.param({"reset": way}, marks=pytest.mark.long) for way in ("restart", "fresh")),
-        {"pause": True},
-    ],
-)
+OTHER_WAYS = [pytest.param({"reset": way}, marks=pytest.mark.long) for way in ("restart", "fresh")]
+
+
+@pytest.mark.parametrize("settings", [{"reset": "in_place"}, *OTHER_WAYS, {"pause": True}])
 def test_a_desktop_keeps_the_contract_however_it_is_reset_and_frozen_between_steps_too(settings):
     check_env(DockerDesktop(**QUICK, **settings), editor_task())
 

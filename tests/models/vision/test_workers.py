@@ -62,6 +62,7 @@ def test_a_broken_picture_is_given_back_and_a_dead_worker_replaced(workers):
     assert workers.submit(png).result(timeout=60) is not None
 
 
+@pytest.mark.long
 def test_workers_are_used_where_they_are_worth_it_and_end_when_told(tiny_model):
     others_running = own_workers(os.getpid())
     images = ImageProcessor(tiny_model, cache_mb=0)
