@@ -56,21 +56,22 @@ class Forks:
 
     def run(self, words: Sequence[str]) -> Ended:
         """Run a program of ours with its arguments, as `python PROGRAM ARGUMENTS` does."""
-        return self._ask(words)
-
-    def call(self, work: Callable[..., None], *arguments: object) -> None:
-        """Call a function of a module, to its good end."""
-        self._work.write_bytes(pickle.dumps((work, arguments)))
-        ended = self._ask([str(self._work)])
-        assert ended.code == 0, ended.said
-
-    def _ask(self, words: Sequence[str]) -> Ended:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps([str(self._output), *words]) + "\n")
         self._server.stdin.flush()
-        code, heavy = json.loads(self._server.stdout.readline())
+        try:
+            code, heavy = json.loads(self._server.stdout.readline())
+        except BaseException:  # its time was over: the answer would be taken for that to the next command
+            self._server.kill()
+            raise
         return Ended(code, self._output.read_text(encoding="utf-8"), set(heavy))
+
+    def call(self, work: Callable[..., None], *arguments: object) -> None:
+        """Call a function of a module, to its good end."""
+        self._work.write_bytes(pickle.dumps((work, arguments)))
+        ended = self.run([str(self._work)])
+        assert ended.code == 0, ended.said
 
 
 def environment() -> dict[str, str]:
