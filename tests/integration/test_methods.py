@@ -12,7 +12,7 @@ import torch
 from arpo.models.policy import Policy
 from arpo.run.evaluate import policy_directory
 from arpo.run.overrides import override_of
-from arpo.run.warmstart import policy_of
+from arpo.run.warmstart import WarmStart
 from tests.integration.runs import assert_same_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -47,7 +47,7 @@ WORDS = {
 def test_each_way_to_learn_goes_on_where_it_was_killed(smoke, ending, tmp_path, name):
     words = ["engine=hf", "env.backend=thread", f"iterations={ITERATIONS}", *WORDS[name].split()]
     if OF_ANOTHER_FAMILY in words:  # the first run makes its policy
-        policy = policy_of("warmstart_fake", str(tmp_path), model=OF_ANOTHER_FAMILY.removeprefix("model="))
+        policy = WarmStart("warmstart_fake", str(tmp_path), model=OF_ANOTHER_FAMILY.removeprefix("model=")).policy
         words += [override_of("paths.output", str(tmp_path)), override_of("model.path", policy)]
     if "env=recorded" in words:
         words.append(f"source={smoke.policy.parent / 'demonstrations'}")
