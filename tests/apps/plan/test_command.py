@@ -267,7 +267,6 @@ def test_a_mixture_is_planned_with_its_largest_screen_and_the_environments_of_ea
     assert composed("env=desktop").screen == [640, 480]
 
 
-@pytest.mark.long
 def test_a_critic_is_asked_about_every_step_before_an_update():
     plain, critic = (estimate(compose("experiment=smoke", *words)) for words in ([], ["method=ppo"]))
     # Of two minibatches the first needs no forward for old log-probabilities, but one for values.
