@@ -139,11 +139,12 @@ def test_every_preset_goes_with_an_experiment_of_each_kind(experiment, variant):
 
 
 def together() -> list[tuple[str, ...]]:
-    """Return all choices, one of each group at a time, and those that have companions with them alone."""
+    """Return all choices: with companions, one of each group at a time, and, in the long tests, each by itself."""
     alone = [(*COMPANIONS[choice], choice) for choice in CHOICES if choice in COMPANIONS]
     others = [choice for choice in CHOICES if choice not in COMPANIONS]
     groups = [list(group) for _, group in groupby(others, key=lambda choice: choice.partition("=")[0])]
-    return [*alone, *(tuple(filter(None, round_)) for round_ in zip_longest(*groups))]
+    each = (pytest.param((choice,), marks=pytest.mark.long) for choice in others)
+    return [*alone, *(tuple(filter(None, round_)) for round_ in zip_longest(*groups)), *each]
 
 
 @pytest.mark.parametrize("choices", together(), ids=" ".join)

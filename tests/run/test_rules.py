@@ -26,7 +26,6 @@ TASKS, CALLBACK, METHOD, DATA = (
     rules.the_method_suits_the_run,
     rules.the_module_learns_from_its_data,
 )
-OLD = "module.replayed_old_logprobs"
 AGENT, FOREIGN = rules.a_foreign_agent_decides_for_itself, "harness=command harness.argv=[true]"
 STORED, UPDATE, PLACE = rules.stored_data_is_there, rules.the_update_can_learn, rules.the_folder_is_its_own
 WARMSTART, MODEL = rules.the_warm_start_writes_the_model, rules.conversations_fit_the_model
